@@ -1,0 +1,77 @@
+//! What every host controller offers its bus: registers, time, guest memory and an interrupt.
+
+use vm_memory::GuestMemory;
+
+use crate::dma::Dma;
+use crate::time::Time;
+
+/// The world outside a controller for the length of one call.
+#[derive(Debug)]
+pub struct Context<'a, M: ?Sized> {
+    /// What time it is.
+    pub now: Time,
+    memory: Option<&'a M>,
+}
+
+impl<'a, M: GuestMemory + ?Sized> Context<'a, M> {
+    /// A function that may master the bus.
+    pub fn new(memory: &'a M, now: Time) -> Self {
+        Self {
+            now,
+            memory: Some(memory),
+        }
+    }
+
+    /// A function whose bus mastering is off (PCI command bit 2 clear, or D3hot): its registers work,
+    /// its schedules stand still.
+    pub fn without_dma(now: Time) -> Self {
+        Self { now, memory: None }
+    }
+
+    /// The window on guest memory, or `None` while bus mastering is off.
+    pub fn dma(&self) -> Option<Dma<'a, M>> {
+        self.memory.map(Dma::new)
+    }
+}
+
+/// A controller's interrupt output.
+///
+/// Both forms are reported because the function in front decides which one the guest asked for: a
+/// pin follows `asserted`, a message is sent for `event`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interrupt {
+    /// The level of the interrupt condition.
+    pub asserted: bool,
+    /// Whether something happened since the last look that deserves a message of its own.
+    pub event: bool,
+}
+
+/// A host controller as a value: driven by register accesses, the passing of time and the devices
+/// behind it.
+///
+/// After each call the owner looks at [`interrupt`](Self::interrupt) and re-arms its timer to
+/// [`deadline`](Self::deadline).
+pub trait HostController<M: GuestMemory + ?Sized>: Send {
+    /// Size of the register window in bytes, a power of two.
+    fn window(&self) -> u64;
+
+    /// A guest read of `data.len()` bytes at `offset` in the register window.
+    fn read(&mut self, context: &Context<'_, M>, offset: u64, data: &mut [u8]);
+
+    /// A guest write of `data` at `offset` in the register window.
+    fn write(&mut self, context: &Context<'_, M>, offset: u64, data: &[u8]);
+
+    /// Time has passed, or a device behind a port has something to say.
+    fn run(&mut self, context: &Context<'_, M>);
+
+    /// When [`run`](Self::run) must be called next; `None` while nothing is scheduled.
+    ///
+    /// A moment that is already past means that there is work at hand now.
+    fn deadline(&self) -> Option<Time>;
+
+    /// The interrupt output; reading it takes the event.
+    fn interrupt(&mut self) -> Interrupt;
+
+    /// Power-on or bus reset of the function.
+    fn reset(&mut self, now: Time);
+}

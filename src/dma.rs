@@ -1,0 +1,204 @@
+//! Guest memory as a bus master sees it.
+//!
+//! Descriptors are dwords: each is loaded and stored as one aligned 32-bit access, so a driver that
+//! changes a neighbouring field at the same moment never sees or loses half of one. Data never goes
+//! through here: [`GuestBuffer`] hands a device the guest's own pages.
+
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+use thiserror::Error;
+use vm_memory::bitmap::{BS, Bitmap};
+use vm_memory::{Bytes, GuestAddress, GuestMemory, Permissions, VolatileSlice};
+
+use crate::usb::Buffer;
+
+/// An access to guest memory that no RAM answered.
+///
+/// Nothing but RAM is ever reached: an address in another device's registers, or in the controller's
+/// own, fails in the same way, so DMA cannot re-enter a device model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("no guest RAM at {address:#x} ({len} bytes)")]
+pub struct DmaError {
+    /// First address of the access.
+    pub address: u64,
+    /// Length of the access in bytes.
+    pub len: u64,
+}
+
+/// A bus master's window on guest memory for one turn.
+#[derive(Debug)]
+pub struct Dma<'a, M: ?Sized> {
+    memory: &'a M,
+}
+
+impl<M: ?Sized> Clone for Dma<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: ?Sized> Copy for Dma<'_, M> {}
+
+impl<'a, M: GuestMemory + ?Sized> Dma<'a, M> {
+    /// A window on `memory`.
+    pub fn new(memory: &'a M) -> Self {
+        Self { memory }
+    }
+
+    /// Loads one dword with acquire ordering: what the guest stored before it is visible afterwards.
+    ///
+    /// # Errors
+    /// If the dword is not guest RAM or `address` is not a multiple of 4.
+    pub fn load(&self, address: u64) -> Result<u32, DmaError> {
+        self.memory
+            .load(GuestAddress(address), Ordering::Acquire)
+            .map(u32::from_le)
+            .map_err(|_| DmaError { address, len: 4 })
+    }
+
+    /// Stores one dword with release ordering: everything stored earlier is visible before it.
+    ///
+    /// # Errors
+    /// If the dword is not guest RAM or `address` is not a multiple of 4.
+    pub fn store(&self, address: u64, value: u32) -> Result<(), DmaError> {
+        self.memory
+            .store(value.to_le(), GuestAddress(address), Ordering::Release)
+            .map_err(|_| DmaError { address, len: 4 })
+    }
+
+    /// Loads `N` consecutive dwords, each once and whole, in rising order.
+    ///
+    /// # Errors
+    /// If any of them is not guest RAM or `address` is not a multiple of 4.
+    pub fn load_array<const N: usize>(&self, address: u64) -> Result<[u32; N], DmaError> {
+        let len = (N as u64).saturating_mul(4);
+        let error = DmaError { address, len };
+        let mut values = [0; N];
+        let mut at = address;
+        for value in &mut values {
+            *value = self.load(at).map_err(|_| error)?;
+            at = at.checked_add(4).ok_or(error)?;
+        }
+        Ok(values)
+    }
+
+    /// The guest memory named by `segments` (address, length in bytes), in order, as one buffer.
+    ///
+    /// # Errors
+    /// If any byte is not guest RAM; nothing has been accessed then.
+    pub fn buffer(&self, segments: &[(u64, u32)]) -> Result<GuestBuffer<'a, M>, DmaError> {
+        let mut slices = SmallVec::new();
+        let mut len = 0usize;
+        for (address, length) in merged(segments) {
+            let error = DmaError {
+                address,
+                len: length,
+            };
+            let count = usize::try_from(length).map_err(|_| error)?;
+            let pieces = self
+                .memory
+                .get_slices(GuestAddress(address), count, Permissions::ReadWrite)
+                .map_err(|_| error)?;
+            for piece in pieces {
+                slices.push(piece.map_err(|_| error)?);
+            }
+            len = len.saturating_add(count);
+        }
+        Ok(GuestBuffer { slices, len })
+    }
+}
+
+/// `segments` with neighbours that continue each other joined and empty ones left out.
+fn merged(segments: &[(u64, u32)]) -> impl Iterator<Item = (u64, u64)> {
+    let mut rest = segments
+        .iter()
+        .copied()
+        .filter(|(_, len)| *len != 0)
+        .peekable();
+    std::iter::from_fn(move || {
+        let (address, len) = rest.next()?;
+        let mut len = u64::from(len);
+        while let Some((_, more)) =
+            rest.next_if(|(next, _)| address.checked_add(len) == Some(*next))
+        {
+            len = len.saturating_add(u64::from(more));
+        }
+        Some((address, len))
+    })
+}
+
+/// A transfer's bytes in guest memory: the guest's own pages, never a copy of them.
+pub struct GuestBuffer<'a, M: GuestMemory + ?Sized> {
+    slices: SmallVec<[VolatileSlice<'a, BS<'a, M::Bitmap>>; 8]>,
+    len: usize,
+}
+
+impl<M: GuestMemory + ?Sized> std::fmt::Debug for GuestBuffer<'_, M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GuestBuffer")
+            .field("pieces", &self.slices.len())
+            .field("len", &self.len)
+            .finish()
+    }
+}
+
+impl<'a, M: GuestMemory + ?Sized> GuestBuffer<'a, M> {
+    /// The parts of the slices that `offset..offset + len` covers, with each part's place in it.
+    fn parts(
+        &self,
+        offset: usize,
+        len: usize,
+    ) -> impl Iterator<Item = (usize, VolatileSlice<'a, BS<'a, M::Bitmap>>)> + '_ {
+        let end = offset.saturating_add(len).min(self.len);
+        let mut start = 0usize;
+        self.slices.iter().filter_map(move |slice| {
+            let (first, last) = (start, start.saturating_add(slice.len()));
+            start = last;
+            let (from, to) = (first.max(offset), last.min(end));
+            let count = to.checked_sub(from).filter(|count| *count != 0)?;
+            let part = slice.subslice(from.saturating_sub(first), count).ok()?;
+            Some((from.saturating_sub(offset), part))
+        })
+    }
+}
+
+impl<M: GuestMemory + ?Sized> Buffer for GuestBuffer<'_, M> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> usize {
+        let mut done = 0usize;
+        for (at, part) in self.parts(offset, into.len()) {
+            if let Some(into) = into.get_mut(at..) {
+                done = done.saturating_add(part.copy_to(into));
+            }
+        }
+        done
+    }
+
+    fn write(&mut self, offset: usize, from: &[u8]) -> usize {
+        let mut done = 0usize;
+        for (at, part) in self.parts(offset, from.len()) {
+            if let Some(from) = from.get(at..) {
+                let count = from.len().min(part.len());
+                part.copy_from(from);
+                done = done.saturating_add(count);
+            }
+        }
+        done
+    }
+
+    fn pieces(&mut self, offset: usize, len: usize, visit: &mut dyn FnMut(*mut u8, usize)) {
+        for (_, part) in self.parts(offset, len) {
+            visit(part.ptr_guard_mut().as_ptr(), part.len());
+        }
+    }
+
+    fn written(&mut self, offset: usize, len: usize) {
+        for (_, part) in self.parts(offset, len) {
+            part.bitmap().mark_dirty(0, part.len());
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! USB host controllers and devices for virtual machine monitors.
+
+#![forbid(unsafe_code)]
+// Everything below is computed from values a guest chooses.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
+
+pub mod controller;
+pub mod devices;
+pub mod dma;
+pub mod ehci;
+pub mod ohci;
+pub mod pci;
+pub mod time;
+pub mod topology;
+pub mod usb;

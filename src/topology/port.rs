@@ -1,0 +1,256 @@
+//! A socket: a device may be in it, and one of up to two controllers owns it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use thiserror::Error;
+
+use crate::usb::{EndpointAddress, Function, Mailbox, Notifier, Speed, UsbDevice, Wake};
+
+/// Which controller a link to a port belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// The high-speed controller (EHCI).
+    High,
+    /// The full- and low-speed controller (OHCI), on its own or as a companion.
+    Classic,
+}
+
+/// Why a device cannot be plugged in.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AttachError {
+    /// There is a device already.
+    #[error("the port is taken by \"{0}\": detach it first or choose another port")]
+    Occupied(String),
+    /// No controller behind this port serves the device.
+    #[error(
+        "a {device} device does not work on a port that offers only {port}: \
+         give the EHCI controller a companion, or use an OHCI controller"
+    )]
+    Speed {
+        /// The device's fastest speed.
+        device: Speed,
+        /// The only speed of the port.
+        port: Speed,
+    },
+}
+
+/// A socket that a device can be plugged into. Clones are the same socket.
+///
+/// Its two sides are [`PortLink`]s: [`link`](Self::link) gives one to each controller that is wired
+/// to the port. With both, the port starts out owned by the classic controller, as a port does before
+/// EHCI's CONFIGFLAG is set (EHCI 4.2).
+#[derive(Clone, Debug)]
+pub struct Port {
+    socket: Arc<Mutex<Socket>>,
+    mailbox: Arc<Mailbox>,
+}
+
+#[derive(Debug)]
+struct Socket {
+    function: Option<Function>,
+    high: bool,
+    classic: bool,
+    owner: Host,
+    /// Counts what either side may have to notice: plugging and changes of ownership.
+    generation: u64,
+}
+
+impl Port {
+    fn new(high: bool, classic: bool) -> Self {
+        let owner = if classic { Host::Classic } else { Host::High };
+        Self {
+            socket: Arc::new(Mutex::new(Socket {
+                function: None,
+                high,
+                classic,
+                owner,
+                generation: 0,
+            })),
+            mailbox: Arc::default(),
+        }
+    }
+
+    /// A port of a high-speed controller without companion.
+    pub fn high_speed_only() -> Self {
+        Self::new(true, false)
+    }
+
+    /// A port of a full- and low-speed controller.
+    pub fn classic() -> Self {
+        Self::new(false, true)
+    }
+
+    /// A port that a high-speed controller shares with its companion.
+    pub fn shared() -> Self {
+        Self::new(true, true)
+    }
+
+    /// The side of the port that `host` sees.
+    pub fn link(&self, host: Host) -> PortLink {
+        PortLink {
+            port: self.clone(),
+            host,
+        }
+    }
+
+    /// Plugs `device` in.
+    ///
+    /// # Errors
+    /// If a device is plugged in already, or no controller here serves its speeds; the guest sees
+    /// nothing then, and the device comes back with the error.
+    pub fn attach(
+        &self,
+        device: Box<dyn UsbDevice>,
+    ) -> Result<(), (AttachError, Box<dyn UsbDevice>)> {
+        let mut socket = self.lock();
+        if let Some(function) = &socket.function {
+            let name = function.device().description().name.clone();
+            return Err((AttachError::Occupied(name), device));
+        }
+        let fastest = device.description().speeds.fastest();
+        if !socket.classic && fastest != Speed::High {
+            return Err((
+                AttachError::Speed {
+                    device: fastest,
+                    port: Speed::High,
+                },
+                device,
+            ));
+        }
+        // What an earlier device had to say is not this one's.
+        let _ = (
+            self.mailbox.take_ready().count(),
+            self.mailbox.take_remote_wakeup(),
+        );
+        socket.function = Some(Function::new(device, Notifier::new(self.mailbox.clone())));
+        socket.changed();
+        drop(socket);
+        self.mailbox.wake();
+        Ok(())
+    }
+
+    /// Pulls the device out.
+    pub fn detach(&self) -> Option<Box<dyn UsbDevice>> {
+        let mut socket = self.lock();
+        let function = socket.function.take()?;
+        socket.changed();
+        drop(socket);
+        self.mailbox.wake();
+        Some(function.into_device())
+    }
+
+    /// Has `wake` called whenever the port or the device has something to say.
+    pub fn subscribe(&self, wake: Arc<dyn Wake>) {
+        self.mailbox.subscribe(wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Socket> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Socket {
+    fn changed(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+    }
+}
+
+/// What one controller sees of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortView {
+    /// Whether this controller owns the port.
+    pub owned: bool,
+    /// Whether there is a device in the socket, whoever owns it.
+    pub occupied: bool,
+    /// The speed the device in an owned port shows by its pull-up resistor: low, or full for one that
+    /// is full or high speed (USB 2.0, 7.1.7.3). `None` without a device, or if the port is not owned.
+    pub device: Option<Speed>,
+    /// Changes with every plugging and every change of ownership: a device that was pulled and put
+    /// back between two looks is a new one.
+    pub generation: u64,
+}
+
+/// One controller's side of a [`Port`].
+#[derive(Clone, Debug)]
+pub struct PortLink {
+    port: Port,
+    host: Host,
+}
+
+impl PortLink {
+    /// The port as it is now.
+    pub fn view(&self) -> PortView {
+        let socket = self.port.lock();
+        let owned = socket.owner == self.host;
+        let attached = socket.function.as_ref().filter(|_| owned);
+        PortView {
+            owned,
+            occupied: socket.function.is_some(),
+            device: attached.map(|f| f.device().description().speeds.on_port(Speed::Full)),
+            generation: socket.generation,
+        }
+    }
+
+    /// Whether a companion shares the port.
+    pub fn is_shared(&self) -> bool {
+        let socket = self.port.lock();
+        socket.high && socket.classic
+    }
+
+    /// Gives the port to `owner`; the other side sees the device leave, `owner` sees it arrive.
+    ///
+    /// Without a second controller on the port nothing happens.
+    pub fn set_owner(&self, owner: Host) {
+        let mut socket = self.port.lock();
+        let wired = match owner {
+            Host::High => socket.high,
+            Host::Classic => socket.classic,
+        };
+        if wired && socket.owner != owner {
+            socket.owner = owner;
+            socket.changed();
+            drop(socket);
+            self.port.mailbox.wake();
+        }
+    }
+
+    /// Calls `action` with the device, if there is one and this controller owns the port.
+    pub fn with<R>(&self, action: impl FnOnce(&mut Function) -> R) -> Option<R> {
+        let mut socket = self.port.lock();
+        if socket.owner != self.host {
+            return None;
+        }
+        socket.function.as_mut().map(action)
+    }
+
+    /// The fastest speed this side's controller offers.
+    pub fn fastest(&self) -> Speed {
+        match self.host {
+            Host::High => Speed::High,
+            Host::Classic => Speed::Full,
+        }
+    }
+
+    /// Takes the endpoints that became ready since the last look.
+    pub fn take_ready(&self) -> impl Iterator<Item = EndpointAddress> + use<> {
+        let owned = self.port.lock().owner == self.host;
+        let mailbox = owned.then(|| self.port.mailbox.clone());
+        mailbox.into_iter().flat_map(|mailbox| mailbox.take_ready())
+    }
+
+    /// Takes the device's wish to wake the host; `false` unless the host allowed it.
+    pub fn take_remote_wakeup(&self) -> bool {
+        let socket = self.port.lock();
+        socket.owner == self.host
+            && self.port.mailbox.take_remote_wakeup()
+            && socket
+                .function
+                .as_ref()
+                .is_some_and(Function::remote_wakeup_enabled)
+    }
+
+    /// Has `wake` called whenever the port or the device has something to say.
+    pub fn subscribe(&self, wake: Arc<dyn Wake>) {
+        self.port.subscribe(wake);
+    }
+}

@@ -1,0 +1,462 @@
+//! A device as the bus sees it: chapter 9 of the USB 2.0 specification around a [`UsbDevice`].
+
+use super::control::{ControlPipe, Step};
+use super::{
+    BusError, Configuration, Control, Direction, Endpoint, EndpointAddress, Notifier, Outcome, Pid,
+    Recipient, RequestType, SetupPacket, Speed, Status, Suspension, Toggle, Transfer, TransferType,
+    UsbDevice, request,
+};
+use crate::usb::description::descriptor_type;
+
+/// Standard feature selectors (USB 2.0, table 9-6).
+mod feature {
+    pub(super) const ENDPOINT_HALT: u16 = 0;
+    pub(super) const DEVICE_REMOTE_WAKEUP: u16 = 1;
+    pub(super) const TEST_MODE: u16 = 2;
+}
+
+/// A set of endpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct EndpointSet(u32);
+
+impl EndpointSet {
+    fn contains(self, endpoint: EndpointAddress) -> bool {
+        self.0 >> endpoint.index() & 1 != 0
+    }
+
+    fn set(&mut self, endpoint: EndpointAddress, member: bool) {
+        let bit = 1 << endpoint.index();
+        self.0 = if member { self.0 | bit } else { self.0 & !bit };
+    }
+}
+
+/// A device on the bus: its address, configuration, halts and toggles, before the [`UsbDevice`] that
+/// does the work.
+pub struct Function {
+    device: Box<dyn UsbDevice>,
+    speed: Speed,
+    address: u8,
+    /// Value of the present configuration; 0 for none.
+    configuration: u8,
+    /// Present alternate setting of each interface whose setting is not 0.
+    alternates: Vec<(u8, u8)>,
+    /// Endpoints of the present configuration and alternate settings.
+    endpoints: Vec<Endpoint>,
+    remote_wakeup: bool,
+    halted: EndpointSet,
+    /// Endpoints whose next packet is DATA1.
+    toggles: EndpointSet,
+    pending: EndpointSet,
+    control: ControlPipe,
+}
+
+impl std::fmt::Debug for Function {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Function")
+            .field("device", &self.device.description().name)
+            .field("speed", &self.speed)
+            .field("address", &self.address)
+            .field("configuration", &self.configuration)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Function {
+    /// A device that has just been plugged in; `notifier` is its line to the host.
+    pub fn new(mut device: Box<dyn UsbDevice>, notifier: Notifier) -> Self {
+        device.attached(notifier);
+        let speed = device.description().speeds.on_port(Speed::Full);
+        Self {
+            device,
+            speed,
+            address: 0,
+            configuration: 0,
+            alternates: Vec::new(),
+            endpoints: Vec::new(),
+            remote_wakeup: false,
+            halted: EndpointSet::default(),
+            toggles: EndpointSet::default(),
+            pending: EndpointSet::default(),
+            control: ControlPipe::default(),
+        }
+    }
+
+    /// The device behind.
+    pub fn device(&self) -> &dyn UsbDevice {
+        &*self.device
+    }
+
+    /// Takes the device off the bus.
+    pub fn into_device(mut self) -> Box<dyn UsbDevice> {
+        self.drop_pending();
+        self.device
+    }
+
+    /// The present address; 0 after a bus reset.
+    pub fn address(&self) -> u8 {
+        self.address
+    }
+
+    /// The speed the device signals at.
+    pub fn speed(&self) -> Speed {
+        self.speed
+    }
+
+    /// Whether the host allowed remote wakeup.
+    pub fn remote_wakeup_enabled(&self) -> bool {
+        self.remote_wakeup
+    }
+
+    /// Bus reset by a port that offers up to `port` (USB 2.0, 7.1.7.5); returns the speed that was
+    /// agreed on.
+    pub fn bus_reset(&mut self, port: Speed) -> Speed {
+        self.speed = self.device.description().speeds.on_port(port);
+        self.address = 0;
+        self.remote_wakeup = false;
+        self.control = ControlPipe::default();
+        self.configure(0);
+        self.speed
+    }
+
+    /// The bus went idle for the device or came back.
+    pub fn suspension(&mut self, suspension: Suspension) {
+        self.device.suspension(suspension);
+    }
+
+    /// Gives up the transfer that is pending at `endpoint`, if there is one.
+    pub fn cancel(&mut self, endpoint: EndpointAddress) {
+        if self.pending.contains(endpoint) {
+            self.pending.set(endpoint, false);
+            self.device.cancel(endpoint);
+        }
+    }
+
+    /// Carries out a transfer addressed to the device.
+    pub fn transact(&mut self, mut transfer: Transfer<'_>) -> Outcome {
+        if transfer.endpoint == 0 {
+            return self.transact_control(&mut transfer);
+        }
+        let address = match transfer.pid {
+            Pid::In => EndpointAddress::r#in(transfer.endpoint),
+            Pid::Out => EndpointAddress::out(transfer.endpoint),
+            // Only control endpoints take SETUP; the rest do not answer it (USB 2.0, 8.4.6.4).
+            Pid::Setup => return Outcome::TIMEOUT,
+        };
+        let Some(packet) = self
+            .endpoints
+            .iter()
+            .find(|e| e.address == address && e.transfer_type != TransferType::Isochronous)
+            .map(Endpoint::packet_size)
+        else {
+            return Outcome::TIMEOUT;
+        };
+        if self.halted.contains(address) {
+            return Outcome::STALL;
+        }
+        let toggle = Toggle::from_bit(self.toggles.contains(address));
+        let asked = transfer.buffer.len();
+        let outcome = if transfer.toggle != toggle {
+            self.out_of_step(address, packet, &mut transfer)
+        } else if transfer.max_packet != packet && transfer.pid == Pid::In {
+            self.other_packet_size(address, packet, &mut transfer)
+        } else {
+            let outcome = self.device.transfer(address, &mut transfer);
+            let packets = outcome.packets(transfer.pid, asked, transfer.max_packet);
+            self.toggles.set(address, toggle.after(packets).bit());
+            outcome
+        };
+        self.pending.set(address, outcome.status == Status::Pending);
+        if outcome.status == Status::Stall {
+            self.halted.set(address, true);
+        }
+        outcome
+    }
+
+    /// The host's toggle is not the device's (USB 2.0, 8.6.2 and 8.6.3): one packet is taken for a
+    /// repetition of the last and lost; then both agree again.
+    fn out_of_step(
+        &mut self,
+        address: EndpointAddress,
+        packet: u16,
+        transfer: &mut Transfer<'_>,
+    ) -> Outcome {
+        if transfer.pid == Pid::Out {
+            // Acknowledged and dropped; the device's own toggle stays, the host's moves on.
+            let len = transfer.buffer.len().min(transfer.max_packet.into());
+            return Outcome::complete(len);
+        }
+        let mut scratch = vec![0; packet.into()];
+        let toggle = Toggle::from_bit(self.toggles.contains(address));
+        let outcome = self.device.transfer(
+            address,
+            &mut Transfer {
+                pid: Pid::In,
+                endpoint: transfer.endpoint,
+                max_packet: packet,
+                toggle,
+                buffer: &mut scratch,
+            },
+        );
+        match outcome.status {
+            Status::Complete => {
+                self.toggles.set(address, toggle.after(1).bit());
+                Outcome::failed(0, BusError::ToggleMismatch)
+            }
+            _ => outcome,
+        }
+    }
+
+    /// The host's idea of an IN endpoint's packet size is not the device's: packets go one at a time,
+    /// and one that is larger than the host expects is babble, a smaller one short.
+    fn other_packet_size(
+        &mut self,
+        address: EndpointAddress,
+        packet: u16,
+        transfer: &mut Transfer<'_>,
+    ) -> Outcome {
+        let mut scratch = vec![0; packet.into()];
+        let toggle = transfer.toggle;
+        let outcome = self.device.transfer(
+            address,
+            &mut Transfer {
+                pid: Pid::In,
+                endpoint: transfer.endpoint,
+                max_packet: packet,
+                toggle,
+                buffer: &mut scratch,
+            },
+        );
+        if outcome.status != Status::Complete {
+            return outcome;
+        }
+        let room = transfer.buffer.len().min(transfer.max_packet.into());
+        if outcome.bytes > room {
+            return Outcome::failed(0, BusError::Babble);
+        }
+        self.toggles.set(address, toggle.after(1).bit());
+        transfer
+            .buffer
+            .write(0, scratch.get(..outcome.bytes).unwrap_or_default());
+        outcome
+    }
+
+    fn transact_control(&mut self, transfer: &mut Transfer<'_>) -> Outcome {
+        match self.control.transact(transfer) {
+            Step::Answer(outcome) => outcome,
+            Step::Request(setup, mut data) => {
+                let result = self.request(&setup, &mut data);
+                self.control.carried_out(&setup, result, data)
+            }
+        }
+    }
+
+    fn request(&mut self, setup: &SetupPacket, data: &mut Vec<u8>) -> Control {
+        let standard = match setup.request_type() {
+            RequestType::Standard => self.standard_request(setup, data),
+            _ => None,
+        };
+        standard.unwrap_or_else(|| self.device.control(setup, data))
+    }
+
+    /// The requests of USB 2.0, 9.4; `None` for those that are the device's own business.
+    fn standard_request(&mut self, setup: &SetupPacket, data: &mut Vec<u8>) -> Option<Control> {
+        let done = |ok: bool| Some(if ok { Control::Done } else { Control::Stall });
+        let endpoint = EndpointAddress::from_byte(setup.index() as u8);
+        match (setup.b_request, setup.recipient(), setup.direction()) {
+            (request::GET_DESCRIPTOR, Recipient::Device, Direction::In) => {
+                *data = self.descriptor(setup.value_high(), setup.value_low())?;
+                done(true)
+            }
+            (request::SET_ADDRESS, Recipient::Device, Direction::Out) => {
+                let address = u8::try_from(setup.value())
+                    .ok()
+                    .filter(|address| *address < 128);
+                self.address = address.unwrap_or(self.address);
+                done(address.is_some())
+            }
+            (request::SET_CONFIGURATION, Recipient::Device, Direction::Out) => {
+                let value = setup.value_low();
+                let known = value == 0 || self.configurations().iter().any(|c| c.value == value);
+                if known {
+                    self.configure(value);
+                }
+                done(known)
+            }
+            (request::GET_CONFIGURATION, Recipient::Device, Direction::In) => {
+                data.push(self.configuration);
+                done(true)
+            }
+            (request::SET_INTERFACE, Recipient::Interface, Direction::Out) => {
+                done(self.select_interface(setup.index(), setup.value()))
+            }
+            (request::GET_INTERFACE, Recipient::Interface, Direction::In) => {
+                let number = u8::try_from(setup.index())
+                    .ok()
+                    .filter(|n| self.has_interface(*n));
+                data.extend(number.map(|number| self.alternate(number)));
+                done(number.is_some())
+            }
+            (request::GET_STATUS, recipient, Direction::In) => {
+                let status = self.status(recipient, setup.index(), endpoint);
+                data.extend(status.into_iter().flat_map(u16::to_le_bytes));
+                done(status.is_some())
+            }
+            (code @ (request::SET_FEATURE | request::CLEAR_FEATURE), recipient, Direction::Out) => {
+                let on = code == request::SET_FEATURE;
+                done(self.feature(recipient, setup.value(), on, endpoint))
+            }
+            _ => None,
+        }
+    }
+
+    fn descriptor(&self, kind: u8, index: u8) -> Option<Vec<u8>> {
+        let description = self.device.description();
+        match kind {
+            descriptor_type::DEVICE => Some(description.device_descriptor(self.speed)),
+            descriptor_type::CONFIGURATION => {
+                description.configuration_descriptor(self.speed, index)
+            }
+            descriptor_type::STRING => description.string_descriptor(index),
+            descriptor_type::DEVICE_QUALIFIER => description.device_qualifier(self.speed),
+            descriptor_type::OTHER_SPEED_CONFIGURATION => {
+                description.other_speed_configuration(self.speed, index)
+            }
+            _ => None,
+        }
+    }
+
+    fn configurations(&self) -> &[Configuration] {
+        self.device.description().speeds.configurations(self.speed)
+    }
+
+    fn current(&self) -> Option<&Configuration> {
+        self.configurations()
+            .iter()
+            .find(|c| c.value == self.configuration)
+    }
+
+    fn has_interface(&self, number: u8) -> bool {
+        self.current()
+            .is_some_and(|c| c.interface(number, 0).is_some())
+    }
+
+    fn alternate(&self, number: u8) -> u8 {
+        self.alternates
+            .iter()
+            .find(|(n, _)| *n == number)
+            .map_or(0, |(_, alternate)| *alternate)
+    }
+
+    fn has_endpoint(&self, endpoint: EndpointAddress) -> bool {
+        endpoint.number() == 0 || self.endpoints.iter().any(|e| e.address == endpoint)
+    }
+
+    fn configure(&mut self, value: u8) {
+        self.drop_pending();
+        self.configuration = value;
+        self.alternates.clear();
+        self.halted = EndpointSet::default();
+        self.toggles = EndpointSet::default();
+        self.collect_endpoints();
+        self.device.configured(value);
+    }
+
+    fn select_interface(&mut self, number: u16, alternate: u16) -> bool {
+        let (Ok(number), Ok(alternate)) = (u8::try_from(number), u8::try_from(alternate)) else {
+            return false;
+        };
+        let Some(interface) = self.current().and_then(|c| c.interface(number, alternate)) else {
+            return false;
+        };
+        let endpoints: Vec<_> = interface.endpoints.iter().map(|e| e.address).collect();
+        let before = self
+            .current()
+            .and_then(|c| c.interface(number, self.alternate(number)));
+        let stopped: Vec<_> = before
+            .iter()
+            .flat_map(|i| i.endpoints.iter())
+            .map(|e| e.address)
+            .collect();
+        for endpoint in stopped {
+            self.cancel(endpoint);
+        }
+        for endpoint in endpoints {
+            self.halted.set(endpoint, false);
+            self.toggles.set(endpoint, false);
+        }
+        self.alternates.retain(|(n, _)| *n != number);
+        if alternate != 0 {
+            self.alternates.push((number, alternate));
+        }
+        self.collect_endpoints();
+        self.device.interface_selected(number, alternate);
+        true
+    }
+
+    fn collect_endpoints(&mut self) {
+        let endpoints = self.current().map(|configuration| {
+            configuration
+                .interfaces
+                .iter()
+                .filter(|i| i.alternate == self.alternate(i.number))
+                .flat_map(|i| i.endpoints.iter().cloned())
+                .collect()
+        });
+        self.endpoints = endpoints.unwrap_or_default();
+    }
+
+    fn drop_pending(&mut self) {
+        for index in 0..32 {
+            self.cancel(EndpointAddress::from_index(index));
+        }
+    }
+
+    fn status(&self, recipient: Recipient, index: u16, endpoint: EndpointAddress) -> Option<u16> {
+        match recipient {
+            Recipient::Device => {
+                let powered = self.current().or(self.configurations().first());
+                let self_powered = powered.is_some_and(|c| c.self_powered);
+                Some(u16::from(self_powered) | u16::from(self.remote_wakeup) << 1)
+            }
+            Recipient::Interface => u8::try_from(index)
+                .ok()
+                .filter(|n| self.has_interface(*n))
+                .map(|_| 0),
+            Recipient::Endpoint => self
+                .has_endpoint(endpoint)
+                .then(|| u16::from(self.halted.contains(endpoint))),
+            Recipient::Other => None,
+        }
+    }
+
+    fn feature(
+        &mut self,
+        recipient: Recipient,
+        selector: u16,
+        on: bool,
+        endpoint: EndpointAddress,
+    ) -> bool {
+        match (recipient, selector) {
+            (Recipient::Device, feature::DEVICE_REMOTE_WAKEUP) => {
+                let able = self.configurations().iter().any(|c| c.remote_wakeup);
+                self.remote_wakeup = on && able;
+                able
+            }
+            // There is no signal to test (USB 2.0, 9.4.9); the mode cannot be cleared.
+            (Recipient::Device, feature::TEST_MODE) => on && self.speed == Speed::High,
+            (Recipient::Endpoint, feature::ENDPOINT_HALT) if self.has_endpoint(endpoint) => {
+                // Endpoint 0 recovers with the next SETUP: there is nothing to halt.
+                if endpoint.number() != 0 {
+                    self.cancel(endpoint);
+                    self.halted.set(endpoint, on);
+                    if !on {
+                        self.toggles.set(endpoint, false);
+                        self.device.halt_cleared(endpoint);
+                    }
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}

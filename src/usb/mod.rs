@@ -1,0 +1,23 @@
+//! USB itself, independent of any host controller: speeds, tokens, descriptors, devices.
+
+mod buffer;
+mod control;
+mod description;
+mod device;
+mod endpoint;
+mod function;
+mod notify;
+mod setup;
+mod speed;
+mod transfer;
+
+pub use buffer::Buffer;
+pub use description::{Configuration, Description, Endpoint, Interface, Speeds, TransferType};
+pub use device::{Control, Suspension, UsbDevice};
+pub use endpoint::{EndpointAddress, Toggle};
+pub use function::Function;
+pub(crate) use notify::Mailbox;
+pub use notify::{Notifier, Wake};
+pub use setup::{Direction, Recipient, RequestType, SetupPacket, request};
+pub use speed::Speed;
+pub use transfer::{BusError, Outcome, Pid, Readiness, Status, Transfer};

@@ -1,0 +1,113 @@
+//! How a device, from any thread, gets the host controller's attention.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::EndpointAddress;
+
+/// Wakes the loop that drives a controller, from any thread; then the loop calls
+/// [`HostController::run`](crate::controller::HostController::run).
+///
+/// Waking an awake loop is harmless. An `eventfd` is a good implementation.
+pub trait Wake: Send + Sync {
+    /// Makes the loop run soon.
+    fn wake(&self);
+}
+
+/// What devices behind one port want the host to know: bits, not a queue, so it never grows.
+#[derive(Default)]
+pub(crate) struct Mailbox {
+    ready: AtomicU32,
+    remote_wakeup: AtomicBool,
+    wake: Mutex<Vec<Arc<dyn Wake>>>,
+}
+
+impl std::fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mailbox")
+            .field("ready", &self.ready)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Mailbox {
+    /// Adds a loop to wake.
+    pub(crate) fn subscribe(&self, wake: Arc<dyn Wake>) {
+        self.wake
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(wake);
+    }
+
+    /// Wakes every loop that may have to act.
+    pub(crate) fn wake(&self) {
+        for wake in self
+            .wake
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
+            wake.wake();
+        }
+    }
+
+    /// Takes the endpoints that became ready.
+    pub(crate) fn take_ready(&self) -> impl Iterator<Item = EndpointAddress> + use<> {
+        let mut bits = self.ready.swap(0, Ordering::AcqRel);
+        std::iter::from_fn(move || {
+            let index = bits.trailing_zeros();
+            bits &= bits.wrapping_sub(1);
+            (index < 32).then(|| EndpointAddress::from_index(index))
+        })
+    }
+
+    /// Takes a request for resume signalling.
+    pub(crate) fn take_remote_wakeup(&self) -> bool {
+        self.remote_wakeup.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// A device's line to its host, usable from any thread and cheap to clone.
+///
+/// Nothing happens while the device is not attached.
+#[derive(Clone, Debug)]
+pub struct Notifier {
+    mailbox: Arc<Mailbox>,
+}
+
+impl Notifier {
+    pub(crate) fn new(mailbox: Arc<Mailbox>) -> Self {
+        Self { mailbox }
+    }
+
+    /// `endpoint` has something to say now: it was parked, or its pending transfer has an outcome.
+    pub fn ready(&self, endpoint: EndpointAddress) {
+        self.mailbox
+            .ready
+            .fetch_or(1 << endpoint.index(), Ordering::AcqRel);
+        self.mailbox.wake();
+    }
+
+    /// Asks for resume signalling: honoured if the device is suspended and the host has enabled its
+    /// remote wakeup feature.
+    pub fn remote_wakeup(&self) {
+        self.mailbox.remote_wakeup.store(true, Ordering::Release);
+        self.mailbox.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_endpoint_has_a_bit_of_its_own() {
+        let mailbox = Arc::new(Mailbox::default());
+        let notifier = Notifier::new(mailbox.clone());
+        for endpoint in (0..16).flat_map(|n| [EndpointAddress::out(n), EndpointAddress::r#in(n)]) {
+            notifier.ready(endpoint);
+            assert_eq!(mailbox.take_ready().collect::<Vec<_>>(), [endpoint]);
+            assert_eq!(mailbox.take_ready().count(), 0);
+        }
+    }
+}
