@@ -16,10 +16,7 @@ pub struct Context<'a, M: ?Sized> {
 impl<'a, M: GuestMemory + ?Sized> Context<'a, M> {
     /// A function that may master the bus.
     pub fn new(memory: &'a M, now: Time) -> Self {
-        Self {
-            now,
-            memory: Some(memory),
-        }
+        Self { now, memory: Some(memory) }
     }
 
     /// A function whose bus mastering is off (PCI command bit 2 clear, or D3hot): its registers work,

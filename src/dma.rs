@@ -91,10 +91,7 @@ impl<'a, M: GuestMemory + ?Sized> Dma<'a, M> {
         let mut slices = SmallVec::new();
         let mut len = 0usize;
         for (address, length) in merged(segments) {
-            let error = DmaError {
-                address,
-                len: length,
-            };
+            let error = DmaError { address, len: length };
             let count = usize::try_from(length).map_err(|_| error)?;
             let pieces = self
                 .memory
@@ -111,11 +108,7 @@ impl<'a, M: GuestMemory + ?Sized> Dma<'a, M> {
 
 /// `segments` with neighbours that continue each other joined and empty ones left out.
 fn merged(segments: &[(u64, u32)]) -> impl Iterator<Item = (u64, u64)> {
-    let mut rest = segments
-        .iter()
-        .copied()
-        .filter(|(_, len)| *len != 0)
-        .peekable();
+    let mut rest = segments.iter().copied().filter(|(_, len)| *len != 0).peekable();
     std::iter::from_fn(move || {
         let (address, len) = rest.next()?;
         let mut len = u64::from(len);

@@ -58,14 +58,8 @@ mod tests {
 
     #[test]
     fn arithmetic_saturates_at_both_ends() {
-        assert_eq!(
-            Time::from_nanos(u64::MAX).after_millis(1),
-            Time::from_nanos(u64::MAX)
-        );
+        assert_eq!(Time::from_nanos(u64::MAX).after_millis(1), Time::from_nanos(u64::MAX));
         assert_eq!(Time::ZERO.nanos_since(Time::from_nanos(5)), 0);
-        assert_eq!(
-            Time::ZERO.after_micros(3).since(Time::ZERO),
-            Duration::from_micros(3)
-        );
+        assert_eq!(Time::ZERO.after_micros(3).since(Time::ZERO), Duration::from_micros(3));
     }
 }

@@ -2,4 +2,4 @@
 
 mod port;
 
-pub use port::{AttachError, Host, Port, PortLink, PortView};
+pub use port::{AttachError, Host, Port, PortLink, PortView, Refused};

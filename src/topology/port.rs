@@ -1,5 +1,6 @@
 //! A socket: a device may be in it, and one of up to two controllers owns it.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
@@ -32,6 +33,22 @@ pub enum AttachError {
         /// The only speed of the port.
         port: Speed,
     },
+}
+
+/// A device that could not be plugged in, and why.
+#[derive(Error)]
+#[error("{reason}")]
+pub struct Refused {
+    /// Why.
+    pub reason: AttachError,
+    /// The device, unharmed.
+    pub device: Box<dyn UsbDevice>,
+}
+
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("reason", &self.reason).finish_non_exhaustive()
+    }
 }
 
 /// A socket that a device can be plugged into. Clones are the same socket.
@@ -87,41 +104,27 @@ impl Port {
 
     /// The side of the port that `host` sees.
     pub fn link(&self, host: Host) -> PortLink {
-        PortLink {
-            port: self.clone(),
-            host,
-        }
+        PortLink { port: self.clone(), host }
     }
 
     /// Plugs `device` in.
     ///
     /// # Errors
     /// If a device is plugged in already, or no controller here serves its speeds; the guest sees
-    /// nothing then, and the device comes back with the error.
-    pub fn attach(
-        &self,
-        device: Box<dyn UsbDevice>,
-    ) -> Result<(), (AttachError, Box<dyn UsbDevice>)> {
+    /// nothing then, and the device comes back with the reason.
+    pub fn attach(&self, device: Box<dyn UsbDevice>) -> Result<(), Refused> {
         let mut socket = self.lock();
         if let Some(function) = &socket.function {
             let name = function.device().description().name.clone();
-            return Err((AttachError::Occupied(name), device));
+            return Err(Refused { reason: AttachError::Occupied(name), device });
         }
         let fastest = device.description().speeds.fastest();
         if !socket.classic && fastest != Speed::High {
-            return Err((
-                AttachError::Speed {
-                    device: fastest,
-                    port: Speed::High,
-                },
-                device,
-            ));
+            let reason = AttachError::Speed { device: fastest, port: Speed::High };
+            return Err(Refused { reason, device });
         }
         // What an earlier device had to say is not this one's.
-        let _ = (
-            self.mailbox.take_ready().count(),
-            self.mailbox.take_remote_wakeup(),
-        );
+        let _ = (self.mailbox.take_ready().count(), self.mailbox.take_remote_wakeup());
         socket.function = Some(Function::new(device, Notifier::new(self.mailbox.clone())));
         socket.changed();
         drop(socket);
@@ -243,10 +246,7 @@ impl PortLink {
         let socket = self.port.lock();
         socket.owner == self.host
             && self.port.mailbox.take_remote_wakeup()
-            && socket
-                .function
-                .as_ref()
-                .is_some_and(Function::remote_wakeup_enabled)
+            && socket.function.as_ref().is_some_and(Function::remote_wakeup_enabled)
     }
 
     /// Has `wake` called whenever the port or the device has something to say.

@@ -39,18 +39,14 @@ impl Buffer for Vec<u8> {
     fn read(&self, offset: usize, into: &mut [u8]) -> usize {
         let from = self.get(offset..).unwrap_or_default();
         let count = from.len().min(into.len());
-        into.iter_mut()
-            .zip(from)
-            .for_each(|(into, from)| *into = *from);
+        into.iter_mut().zip(from).for_each(|(into, from)| *into = *from);
         count
     }
 
     fn write(&mut self, offset: usize, from: &[u8]) -> usize {
         let into = self.get_mut(offset..).unwrap_or_default();
         let count = from.len().min(into.len());
-        into.iter_mut()
-            .zip(from)
-            .for_each(|(into, from)| *into = *from);
+        into.iter_mut().zip(from).for_each(|(into, from)| *into = *from);
         count
     }
 

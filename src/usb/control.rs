@@ -64,14 +64,8 @@ impl ControlPipe {
             return Step::Answer(Outcome::TIMEOUT);
         };
         *self = match (setup.direction(), setup.length()) {
-            (_, 0) => Self::StatusIn {
-                setup,
-                data: Vec::new(),
-            },
-            (Direction::Out, _) => Self::DataOut {
-                setup,
-                received: Vec::new(),
-            },
+            (_, 0) => Self::StatusIn { setup, data: Vec::new() },
+            (Direction::Out, _) => Self::DataOut { setup, received: Vec::new() },
             (Direction::In, _) => {
                 *self = Self::Stalled;
                 return Step::Request(setup, Vec::new());
@@ -101,10 +95,7 @@ impl ControlPipe {
     fn data_out(&mut self, transfer: &Transfer<'_>) -> Outcome {
         let len = transfer.buffer.len();
         match std::mem::take(self) {
-            Self::DataOut {
-                setup,
-                mut received,
-            } => {
+            Self::DataOut { setup, mut received } => {
                 let start = received.len();
                 let wanted = usize::from(setup.length());
                 let end = start.saturating_add(len);
@@ -112,14 +103,9 @@ impl ControlPipe {
                     return Outcome::STALL;
                 }
                 received.resize(end, 0);
-                transfer
-                    .buffer
-                    .read(0, received.get_mut(start..).unwrap_or_default());
+                transfer.buffer.read(0, received.get_mut(start..).unwrap_or_default());
                 *self = if end == wanted {
-                    Self::StatusIn {
-                        setup,
-                        data: received,
-                    }
+                    Self::StatusIn { setup, data: received }
                 } else {
                     Self::DataOut { setup, received }
                 };
@@ -145,10 +131,7 @@ impl ControlPipe {
             Control::Stall => Self::Stalled,
             Control::Done if answers => {
                 data.truncate(setup.length().into());
-                Self::DataIn {
-                    answer: data,
-                    sent: 0,
-                }
+                Self::DataIn { answer: data, sent: 0 }
             }
             Control::Done => Self::Finished,
         };

@@ -85,9 +85,7 @@ pub struct Configuration {
 impl Configuration {
     /// The interface with this number and alternate setting.
     pub fn interface(&self, number: u8, alternate: u8) -> Option<&Interface> {
-        self.interfaces
-            .iter()
-            .find(|i| i.number == number && i.alternate == alternate)
+        self.interfaces.iter().find(|i| i.number == number && i.alternate == alternate)
     }
 }
 
@@ -168,11 +166,7 @@ pub struct Description {
 impl Description {
     /// Largest packet of endpoint 0 at `speed`.
     pub fn control_packet_size(&self, speed: Speed) -> u16 {
-        if speed == Speed::High {
-            64
-        } else {
-            self.control_packet.into()
-        }
+        if speed == Speed::High { 64 } else { self.control_packet.into() }
     }
 
     /// All strings in the order of their descriptor indices, which start at 1.
@@ -187,10 +181,7 @@ impl Description {
             .flat_map(|list| list.iter())
             .flat_map(|configuration| configuration.interfaces.iter())
             .map(|interface| interface.name.as_str());
-        for text in [&*self.manufacturer, &*self.name, &*self.serial]
-            .into_iter()
-            .chain(names)
-        {
+        for text in [&*self.manufacturer, &*self.name, &*self.serial].into_iter().chain(names) {
             if !text.is_empty() && !strings.contains(&text) {
                 strings.push(text);
             }
@@ -254,11 +245,7 @@ impl Description {
             None => bytes.extend(LANGUAGE.to_le_bytes()),
             // A descriptor's length is one byte: 126 UTF-16 units fit.
             Some(at) => bytes.extend(
-                self.strings()
-                    .get(at)?
-                    .encode_utf16()
-                    .take(126)
-                    .flat_map(u16::to_le_bytes),
+                self.strings().get(at)?.encode_utf16().take(126).flat_map(u16::to_le_bytes),
             ),
         }
         let len = count(bytes.len());

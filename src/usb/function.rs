@@ -234,9 +234,7 @@ impl Function {
             return Outcome::failed(0, BusError::Babble);
         }
         self.toggles.set(address, toggle.after(1).bit());
-        transfer
-            .buffer
-            .write(0, scratch.get(..outcome.bytes).unwrap_or_default());
+        transfer.buffer.write(0, scratch.get(..outcome.bytes).unwrap_or_default());
         outcome
     }
 
@@ -268,9 +266,7 @@ impl Function {
                 done(true)
             }
             (request::SET_ADDRESS, Recipient::Device, Direction::Out) => {
-                let address = u8::try_from(setup.value())
-                    .ok()
-                    .filter(|address| *address < 128);
+                let address = u8::try_from(setup.value()).ok().filter(|address| *address < 128);
                 self.address = address.unwrap_or(self.address);
                 done(address.is_some())
             }
@@ -290,9 +286,7 @@ impl Function {
                 done(self.select_interface(setup.index(), setup.value()))
             }
             (request::GET_INTERFACE, Recipient::Interface, Direction::In) => {
-                let number = u8::try_from(setup.index())
-                    .ok()
-                    .filter(|n| self.has_interface(*n));
+                let number = u8::try_from(setup.index()).ok().filter(|n| self.has_interface(*n));
                 data.extend(number.map(|number| self.alternate(number)));
                 done(number.is_some())
             }
@@ -330,21 +324,15 @@ impl Function {
     }
 
     fn current(&self) -> Option<&Configuration> {
-        self.configurations()
-            .iter()
-            .find(|c| c.value == self.configuration)
+        self.configurations().iter().find(|c| c.value == self.configuration)
     }
 
     fn has_interface(&self, number: u8) -> bool {
-        self.current()
-            .is_some_and(|c| c.interface(number, 0).is_some())
+        self.current().is_some_and(|c| c.interface(number, 0).is_some())
     }
 
     fn alternate(&self, number: u8) -> u8 {
-        self.alternates
-            .iter()
-            .find(|(n, _)| *n == number)
-            .map_or(0, |(_, alternate)| *alternate)
+        self.alternates.iter().find(|(n, _)| *n == number).map_or(0, |(_, alternate)| *alternate)
     }
 
     fn has_endpoint(&self, endpoint: EndpointAddress) -> bool {
@@ -369,14 +357,9 @@ impl Function {
             return false;
         };
         let endpoints: Vec<_> = interface.endpoints.iter().map(|e| e.address).collect();
-        let before = self
-            .current()
-            .and_then(|c| c.interface(number, self.alternate(number)));
-        let stopped: Vec<_> = before
-            .iter()
-            .flat_map(|i| i.endpoints.iter())
-            .map(|e| e.address)
-            .collect();
+        let before = self.current().and_then(|c| c.interface(number, self.alternate(number)));
+        let stopped: Vec<_> =
+            before.iter().flat_map(|i| i.endpoints.iter()).map(|e| e.address).collect();
         for endpoint in stopped {
             self.cancel(endpoint);
         }
@@ -418,13 +401,12 @@ impl Function {
                 let self_powered = powered.is_some_and(|c| c.self_powered);
                 Some(u16::from(self_powered) | u16::from(self.remote_wakeup) << 1)
             }
-            Recipient::Interface => u8::try_from(index)
-                .ok()
-                .filter(|n| self.has_interface(*n))
-                .map(|_| 0),
-            Recipient::Endpoint => self
-                .has_endpoint(endpoint)
-                .then(|| u16::from(self.halted.contains(endpoint))),
+            Recipient::Interface => {
+                u8::try_from(index).ok().filter(|n| self.has_interface(*n)).map(|_| 0)
+            }
+            Recipient::Endpoint => {
+                self.has_endpoint(endpoint).then(|| u16::from(self.halted.contains(endpoint)))
+            }
             Recipient::Other => None,
         }
     }

@@ -24,29 +24,19 @@ pub(crate) struct Mailbox {
 
 impl std::fmt::Debug for Mailbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mailbox")
-            .field("ready", &self.ready)
-            .finish_non_exhaustive()
+        f.debug_struct("Mailbox").field("ready", &self.ready).finish_non_exhaustive()
     }
 }
 
 impl Mailbox {
     /// Adds a loop to wake.
     pub(crate) fn subscribe(&self, wake: Arc<dyn Wake>) {
-        self.wake
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(wake);
+        self.wake.lock().unwrap_or_else(PoisonError::into_inner).push(wake);
     }
 
     /// Wakes every loop that may have to act.
     pub(crate) fn wake(&self) {
-        for wake in self
-            .wake
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-        {
+        for wake in self.wake.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             wake.wake();
         }
     }
@@ -82,9 +72,7 @@ impl Notifier {
 
     /// `endpoint` has something to say now: it was parked, or its pending transfer has an outcome.
     pub fn ready(&self, endpoint: EndpointAddress) {
-        self.mailbox
-            .ready
-            .fetch_or(1 << endpoint.index(), Ordering::AcqRel);
+        self.mailbox.ready.fetch_or(1 << endpoint.index(), Ordering::AcqRel);
         self.mailbox.wake();
     }
 

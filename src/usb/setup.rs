@@ -96,11 +96,7 @@ impl SetupPacket {
 
     /// Direction of the data stage.
     pub const fn direction(&self) -> Direction {
-        if self.bm_request_type & 0x80 != 0 {
-            Direction::In
-        } else {
-            Direction::Out
-        }
+        if self.bm_request_type & 0x80 != 0 { Direction::In } else { Direction::Out }
     }
 
     /// Who defined the request.

@@ -70,8 +70,7 @@ impl Transfer<'_> {
                 Outcome::complete(sent)
             }
             Err(babble) => {
-                self.buffer
-                    .write(0, bytes.get(..babble.bytes).unwrap_or_default());
+                self.buffer.write(0, bytes.get(..babble.bytes).unwrap_or_default());
                 babble
             }
         }
@@ -139,48 +138,27 @@ pub struct Outcome {
 impl Outcome {
     /// Everything went well; for IN, fewer bytes than asked for mean that the last packet was short.
     pub const fn complete(bytes: usize) -> Self {
-        Self {
-            bytes,
-            status: Status::Complete,
-        }
+        Self { bytes, status: Status::Complete }
     }
 
     /// Nothing to say, and the host has to ask again.
-    pub const NAK: Self = Self {
-        bytes: 0,
-        status: Status::Nak(Readiness::Poll),
-    };
+    pub const NAK: Self = Self { bytes: 0, status: Status::Nak(Readiness::Poll) };
 
     /// Nothing to say; the device will announce when it has.
-    pub const PARK: Self = Self {
-        bytes: 0,
-        status: Status::Nak(Readiness::Announced),
-    };
+    pub const PARK: Self = Self { bytes: 0, status: Status::Nak(Readiness::Announced) };
 
     /// Work has begun.
-    pub const PENDING: Self = Self {
-        bytes: 0,
-        status: Status::Pending,
-    };
+    pub const PENDING: Self = Self { bytes: 0, status: Status::Pending };
 
     /// STALL handshake.
-    pub const STALL: Self = Self {
-        bytes: 0,
-        status: Status::Stall,
-    };
+    pub const STALL: Self = Self { bytes: 0, status: Status::Stall };
 
     /// Nobody answered.
-    pub const TIMEOUT: Self = Self {
-        bytes: 0,
-        status: Status::Error(BusError::Timeout),
-    };
+    pub const TIMEOUT: Self = Self { bytes: 0, status: Status::Error(BusError::Timeout) };
 
     /// An error after `bytes` good bytes.
     pub const fn failed(bytes: usize, error: BusError) -> Self {
-        Self {
-            bytes,
-            status: Status::Error(error),
-        }
+        Self { bytes, status: Status::Error(error) }
     }
 
     /// How many data packets of at most `max_packet` bytes were acknowledged, given what the
@@ -209,19 +187,12 @@ mod tests {
         assert_eq!(packets(Pid::In, 0, 0), 1, "a status stage");
         assert_eq!(packets(Pid::In, 0, 512), 1, "a zero-length answer");
         assert_eq!(packets(Pid::In, 128, 128), 2, "exactly filled");
-        assert_eq!(
-            packets(Pid::In, 128, 512),
-            3,
-            "ended by a zero-length packet"
-        );
+        assert_eq!(packets(Pid::In, 128, 512), 3, "ended by a zero-length packet");
         assert_eq!(packets(Pid::In, 130, 512), 3, "ended by a short packet");
         assert_eq!(packets(Pid::Out, 130, 130), 3);
         assert_eq!(packets(Pid::Out, 128, 512), 2, "the rest is offered again");
         assert_eq!(Outcome::NAK.packets(Pid::In, 512, 64), 0);
-        assert_eq!(
-            Outcome::failed(64, BusError::Crc).packets(Pid::In, 512, 64),
-            1
-        );
+        assert_eq!(Outcome::failed(64, BusError::Crc).packets(Pid::In, 512, 64), 1);
     }
 
     #[test]
@@ -234,10 +205,7 @@ mod tests {
             toggle: Toggle::Data0,
             buffer: &mut room,
         };
-        assert_eq!(
-            transfer.send(&[7; 200]),
-            Outcome::failed(64, BusError::Babble)
-        );
+        assert_eq!(transfer.send(&[7; 200]), Outcome::failed(64, BusError::Babble));
         assert_eq!(transfer.send(&[7; 99]), Outcome::complete(99));
         assert_eq!(room[63..65], [7, 7]);
     }

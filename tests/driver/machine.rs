@@ -1,0 +1,178 @@
+//! The guest's side of a controller: registers, memory and a clock that only moves when told to.
+
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vm_usb::controller::{Context, HostController, Interrupt};
+use vm_usb::time::Time;
+
+/// Guest RAM from address 0.
+pub const RAM: u32 = 32 << 20;
+
+/// Where the allocator starts: everything below stays zero.
+const HEAP: u32 = 1 << 20;
+
+/// A controller, the guest's memory and the time of day.
+pub struct Machine<C> {
+    pub controller: C,
+    pub memory: GuestMemoryMmap,
+    pub now: Time,
+    /// PCI bus mastering.
+    pub bus_master: bool,
+    /// The interrupt line as of the last call.
+    pub line: bool,
+    /// When the interrupt line rose or fell, and whether a message would have been sent.
+    pub interrupts: Vec<(Time, Interrupt)>,
+    next_free: u32,
+}
+
+impl<C: HostController<GuestMemoryMmap>> Machine<C> {
+    pub fn new(controller: C) -> Self {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), RAM as usize)]).unwrap();
+        Self::with_memory(controller, memory)
+    }
+
+    /// A machine whose RAM is laid out by the test; the allocator uses 1 MiB up to 32 MiB.
+    pub fn with_memory(controller: C, memory: GuestMemoryMmap) -> Self {
+        Self {
+            controller,
+            memory,
+            now: Time::from_nanos(1_000_000_000),
+            bus_master: true,
+            line: false,
+            interrupts: Vec::new(),
+            next_free: HEAP,
+        }
+    }
+
+    fn call<R>(&mut self, action: impl FnOnce(&mut C, &Context<'_, GuestMemoryMmap>) -> R) -> R {
+        let context = if self.bus_master {
+            Context::new(&self.memory, self.now)
+        } else {
+            Context::without_dma(self.now)
+        };
+        let result = action(&mut self.controller, &context);
+        let interrupt = HostController::<GuestMemoryMmap>::interrupt(&mut self.controller);
+        if interrupt.asserted != self.line || interrupt.event {
+            self.interrupts.push((self.now, interrupt));
+        }
+        self.line = interrupt.asserted;
+        result
+    }
+
+    /// Reads a register of any size.
+    pub fn read(&mut self, offset: u64, data: &mut [u8]) {
+        self.call(|controller, context| controller.read(context, offset, data));
+    }
+
+    /// Writes a register of any size.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        self.call(|controller, context| controller.write(context, offset, data));
+    }
+
+    pub fn read32(&mut self, offset: u64) -> u32 {
+        let mut data = [0; 4];
+        self.read(offset, &mut data);
+        u32::from_le_bytes(data)
+    }
+
+    pub fn write32(&mut self, offset: u64, value: u32) {
+        self.write(offset, &value.to_le_bytes());
+    }
+
+    /// Power-on or bus reset of the function.
+    pub fn reset(&mut self) {
+        HostController::<GuestMemoryMmap>::reset(&mut self.controller, self.now);
+        self.run();
+    }
+
+    /// Lets the controller act now, as its owner does when a device woke it.
+    pub fn run(&mut self) {
+        self.call(|controller, context| controller.run(context));
+    }
+
+    pub fn deadline(&self) -> Option<Time> {
+        HostController::<GuestMemoryMmap>::deadline(&self.controller)
+    }
+
+    /// Lets time pass, running the controller at each of its deadlines.
+    pub fn advance_nanos(&mut self, nanos: u64) {
+        let end = self.now.after_nanos(nanos);
+        self.run();
+        while let Some(deadline) = self.deadline().filter(|deadline| *deadline <= end) {
+            // A deadline in the past means "at once": a host loop still takes a moment for a turn.
+            self.now = deadline.max(self.now.after_nanos(100)).min(end);
+            self.run();
+            if self.now == end {
+                break;
+            }
+        }
+        self.now = end;
+        self.run();
+    }
+
+    pub fn advance_micros(&mut self, micros: u64) {
+        self.advance_nanos(micros * 1_000);
+    }
+
+    pub fn advance_millis(&mut self, millis: u64) {
+        self.advance_nanos(millis * 1_000_000);
+    }
+
+    /// Lets time pass until `done`, looking every 10 us of it; false if `millis` go by first.
+    pub fn wait_millis(&mut self, millis: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        for _ in 0..millis * 100 {
+            if done(self) {
+                return true;
+            }
+            self.advance_micros(10);
+        }
+        done(self)
+    }
+
+    /// Takes `len` zeroed bytes of guest memory, aligned to `align`, a power of two.
+    pub fn alloc(&mut self, len: u32, align: u32) -> u32 {
+        let start = self.next_free.next_multiple_of(align);
+        self.next_free = start + len;
+        assert!(self.next_free <= RAM, "the driver's heap is used up");
+        self.fill(start, &vec![0; len as usize]);
+        start
+    }
+
+    /// Takes guest memory for `bytes` and stores them there.
+    pub fn alloc_bytes(&mut self, bytes: &[u8], align: u32) -> u32 {
+        let start = self.alloc(bytes.len() as u32, align);
+        self.fill(start, bytes);
+        start
+    }
+
+    pub fn fill(&mut self, address: u32, bytes: &[u8]) {
+        self.memory.write_slice(bytes, GuestAddress(address.into())).unwrap();
+    }
+
+    pub fn bytes(&self, address: u32, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read_slice(&mut bytes, GuestAddress(address.into())).unwrap();
+        bytes
+    }
+
+    /// Loads a dword of guest memory.
+    pub fn load(&self, address: u32) -> u32 {
+        u32::from_le_bytes(self.bytes(address, 4).try_into().unwrap())
+    }
+
+    /// Stores a dword in guest memory.
+    pub fn store(&mut self, address: u32, value: u32) {
+        self.fill(address, &value.to_le_bytes());
+    }
+
+    /// Stores consecutive dwords in guest memory.
+    pub fn store_all(&mut self, address: u32, values: &[u32]) {
+        for (n, value) in values.iter().enumerate() {
+            self.store(address + 4 * n as u32, *value);
+        }
+    }
+
+    /// Loads consecutive dwords of guest memory.
+    pub fn load_all<const N: usize>(&self, address: u32) -> [u32; N] {
+        std::array::from_fn(|n| self.load(address + 4 * n as u32))
+    }
+}
