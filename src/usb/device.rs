@@ -56,6 +56,15 @@ pub trait UsbDevice: Send {
     /// Data for or from `endpoint`, which exists in the present configuration and is not halted.
     fn transfer(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome;
 
+    /// Data for or from an isochronous `endpoint` in one frame or microframe.
+    ///
+    /// IN: whatever the device has for this frame, up to the buffer's length, which may be nothing.
+    /// OUT: all of it is taken. There is no NAK and no STALL (USB 2.0, 5.6.4).
+    fn isochronous(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
+        let _ = (endpoint, transfer);
+        Outcome::TIMEOUT
+    }
+
     /// The host gave up the transfer that `endpoint` has pending.
     ///
     /// Nothing of it may take effect later. Bytes already received from outside for an IN transfer

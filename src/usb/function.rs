@@ -172,6 +172,23 @@ impl Function {
         outcome
     }
 
+    /// Carries out the transactions of one (micro)frame with an isochronous endpoint: no handshake, no
+    /// toggle, no second try (USB 2.0, 5.6.4).
+    ///
+    /// An IN outcome of fewer bytes than asked for is what the device had for this frame.
+    pub fn isochronous(&mut self, mut transfer: Transfer<'_>) -> Outcome {
+        let address = match transfer.pid {
+            Pid::In => EndpointAddress::r#in(transfer.endpoint),
+            Pid::Out => EndpointAddress::out(transfer.endpoint),
+            Pid::Setup => return Outcome::TIMEOUT,
+        };
+        let known = self
+            .endpoints
+            .iter()
+            .any(|e| e.address == address && e.transfer_type == TransferType::Isochronous);
+        if known { self.device.isochronous(address, &mut transfer) } else { Outcome::TIMEOUT }
+    }
+
     /// The host's toggle is not the device's (USB 2.0, 8.6.2 and 8.6.3): one packet is taken for a
     /// repetition of the last and lost; then both agree again.
     fn out_of_step(
@@ -194,6 +211,7 @@ impl Function {
                 endpoint: transfer.endpoint,
                 max_packet: packet,
                 toggle,
+                now: transfer.now,
                 buffer: &mut scratch,
             },
         );
@@ -223,6 +241,7 @@ impl Function {
                 endpoint: transfer.endpoint,
                 max_packet: packet,
                 toggle,
+                now: transfer.now,
                 buffer: &mut scratch,
             },
         );

@@ -1,6 +1,7 @@
 //! One unit of work between a host controller and an endpoint, and how it went.
 
 use super::{Buffer, Toggle};
+use crate::time::Time;
 
 /// Token packet identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,8 +25,10 @@ pub struct Transfer<'a> {
     pub endpoint: u8,
     /// Largest data packet in bytes, as the host believes.
     pub max_packet: u16,
-    /// Toggle of the first packet.
+    /// Toggle of the first packet; without meaning for isochronous endpoints.
     pub toggle: Toggle,
+    /// When the transfer is offered.
+    pub now: Time,
     /// Bytes to send, or room for bytes to receive.
     pub buffer: &'a mut dyn Buffer,
 }
@@ -203,6 +206,7 @@ mod tests {
             endpoint: 1,
             max_packet: 64,
             toggle: Toggle::Data0,
+            now: Time::ZERO,
             buffer: &mut room,
         };
         assert_eq!(transfer.send(&[7; 200]), Outcome::failed(64, BusError::Babble));
