@@ -69,6 +69,51 @@ pub trait HostController<M: GuestMemory + ?Sized>: Send {
     /// The interrupt output; reading it takes the event.
     fn interrupt(&mut self) -> Interrupt;
 
+    /// Whether something happened since the last look that is to wake a sleeping system: a resume on
+    /// a suspended port, or a port change whose wake bit is set (EHCI 4.3, OHCI 1.0a 5.1.1.4). Asking
+    /// takes the event.
+    fn take_wakeup(&mut self) -> bool {
+        false
+    }
+
     /// Power-on or bus reset of the function.
     fn reset(&mut self, now: Time);
+}
+
+impl<M, C> HostController<M> for Box<C>
+where
+    M: GuestMemory + ?Sized,
+    C: HostController<M> + ?Sized,
+{
+    fn window(&self) -> u64 {
+        (**self).window()
+    }
+
+    fn read(&mut self, context: &Context<'_, M>, offset: u64, data: &mut [u8]) {
+        (**self).read(context, offset, data);
+    }
+
+    fn write(&mut self, context: &Context<'_, M>, offset: u64, data: &[u8]) {
+        (**self).write(context, offset, data);
+    }
+
+    fn run(&mut self, context: &Context<'_, M>) {
+        (**self).run(context);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        (**self).deadline()
+    }
+
+    fn interrupt(&mut self) -> Interrupt {
+        (**self).interrupt()
+    }
+
+    fn take_wakeup(&mut self) -> bool {
+        (**self).take_wakeup()
+    }
+
+    fn reset(&mut self, now: Time) {
+        (**self).reset(now);
+    }
 }
