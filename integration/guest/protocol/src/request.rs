@@ -1,0 +1,111 @@
+//! The requests, and what answers each.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    InputEvent, Inventory, Latencies, PciAddress, Reloaded, Throughput, Traffic, WritePlan,
+};
+
+/// The agent's first line: it runs, and the guest's modules are loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The guest's kernel, as `uname -r` prints it.
+    pub kernel: String,
+}
+
+/// What the host can ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Wait until `disks` disks and `input_devices` input devices behind USB controllers are there, then list what
+    /// the guest sees.
+    Inventory {
+        /// How many disks.
+        disks: usize,
+        /// How many input devices.
+        input_devices: usize,
+    },
+    /// The SHA-256 of the whole disk behind a controller.
+    Sha256 {
+        /// Which one.
+        controller: PciAddress,
+    },
+    /// Carry out a plan of writes on the disk behind a controller, past the page cache.
+    Write {
+        /// Which one.
+        controller: PciAddress,
+        /// What to write.
+        plan: WritePlan,
+    },
+    /// Read `mebibytes` MiB in blocks of 1 MiB from the disk's start, past the page cache.
+    SequentialRead {
+        /// Which one.
+        controller: PciAddress,
+        /// How much.
+        mebibytes: u64,
+    },
+    /// Read `count` blocks of 4 KiB at offsets drawn from `seed`, one at a time, past the page cache.
+    RandomRead {
+        /// Which one.
+        controller: PciAddress,
+        /// How many blocks.
+        count: usize,
+        /// Fixes the offsets.
+        seed: u64,
+    },
+    /// Make an ext4 file system, copy files to it, unmount, mount, compare, unmount, check.
+    Filesystem {
+        /// Which one.
+        controller: PciAddress,
+    },
+    /// Open every input device; events are kept from here on.
+    OpenInput,
+    /// Wait until `at_least` events (without SYN reports) have come or `milliseconds` have passed; hand over all.
+    ReadInput {
+        /// How many events are enough.
+        at_least: usize,
+        /// The longest wait.
+        milliseconds: u64,
+    },
+    /// Unload the controllers' and the devices' drivers and load them again, this often; every device must be back
+    /// and every disk must read the same each time.
+    Reload {
+        /// How often.
+        times: usize,
+    },
+    /// Take the controller's driver away from it, so that it stands still.
+    Unbind {
+        /// Which one.
+        controller: PciAddress,
+    },
+    /// Give the controller its driver again and wait for the disk behind it.
+    Bind {
+        /// Which one.
+        controller: PciAddress,
+    },
+    /// End the guest.
+    PowerOff,
+}
+
+/// A [`Request`]'s result; the failure is one line for a person.
+pub type Answer = Result<Reply, String>;
+
+/// What a request that succeeded brings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Nothing but success.
+    Done,
+    /// To [`Request::Inventory`].
+    Inventory(Inventory),
+    /// To [`Request::Sha256`], in lower-case hexadecimal.
+    Sha256(String),
+    /// To [`Request::Write`] and [`Request::SequentialRead`].
+    Throughput(Throughput),
+    /// To [`Request::RandomRead`].
+    Latencies(Latencies),
+    /// To [`Request::Filesystem`].
+    Traffic(Traffic),
+    /// To [`Request::ReadInput`].
+    Input(Vec<InputEvent>),
+    /// To [`Request::Reload`].
+    Reloaded(Reloaded),
+}

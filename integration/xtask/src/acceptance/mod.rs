@@ -1,0 +1,56 @@
+//! What must hold in stock guests: the acceptance list, in as few boots as it takes.
+
+mod boot_sector;
+mod data;
+mod firmware;
+mod input;
+mod linux;
+
+use anyhow::Result;
+
+use crate::guest::{Interrupts, Kind, Maker};
+use crate::lab_run::Bench;
+use crate::setup::Kernel;
+use crate::tally::Tally;
+
+/// One guest and the checks made in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scenario {
+    Linux(Kernel, Interrupts),
+    Firmware(Kind),
+}
+
+/// Every scenario.
+pub(crate) const ALL: [Scenario; 5] = [
+    Scenario::Linux(Kernel::Bookworm, Interrupts::Msi),
+    Scenario::Linux(Kernel::Bookworm, Interrupts::Intx),
+    Scenario::Linux(Kernel::Backports, Interrupts::Msi),
+    Scenario::Firmware(Kind::Ehci),
+    Scenario::Firmware(Kind::Ohci),
+];
+
+impl Scenario {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Linux(kernel, Interrupts::Msi) => format!("{} kernel, MSI", kernel.name()),
+            Self::Linux(kernel, Interrupts::Intx) => format!("{} kernel, INTx", kernel.name()),
+            Self::Firmware(Kind::Ehci) => "SeaBIOS, EHCI disk".to_owned(),
+            Self::Firmware(Kind::Ohci) => "SeaBIOS, OHCI disk".to_owned(),
+        }
+    }
+}
+
+/// Runs `scenarios` on controllers of `maker`.
+pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for scenario in scenarios {
+        println!("\n{} ({} controllers)", scenario.name(), maker.name());
+        match *scenario {
+            Scenario::Linux(kernel, interrupts) => {
+                linux::run(bench, maker, kernel, interrupts, &mut tally)?
+            }
+            Scenario::Firmware(kind) => firmware::run(bench, maker, kind, &mut tally)?,
+        }
+    }
+    Ok(tally)
+}

@@ -1,0 +1,176 @@
+//! The command line.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::guest::{Interrupts, Maker, Pacing};
+use crate::lab_run::{Bench, Options};
+use crate::setup::{Kernel, Lab};
+use crate::{acceptance, boot, test};
+
+/// The lab: stock Linux guests on this project's USB controllers.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+/// Whose controllers a guest gets.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Controllers {
+    /// This project's.
+    Ours,
+    /// QEMU's own, to compare with.
+    Qemu,
+}
+
+/// How a guest is to be.
+#[derive(clap::Args)]
+struct GuestArguments {
+    /// Which stock Debian kernel.
+    #[arg(long, value_enum, default_value = "bookworm")]
+    kernel: Kernel,
+    /// How interrupts reach the guest.
+    #[arg(long, value_enum, default_value = "msi")]
+    interrupts: Interrupts,
+    /// Guest memory, in MiB or with a suffix M or G.
+    #[arg(long, value_parser = mebibytes, default_value = "512M")]
+    memory: u32,
+    /// The server's idea of time; its default when not given.
+    #[arg(long, value_enum)]
+    pacing: Option<Pacing>,
+}
+
+impl GuestArguments {
+    fn options(&self) -> Options {
+        Options {
+            kernel: self.kernel,
+            interrupts: self.interrupts,
+            memory: self.memory,
+            pacing: self.pacing,
+        }
+    }
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Boot a stock Linux guest with EHCI and OHCI, a disk on each, a keyboard and a tablet; say what it saw.
+    Boot {
+        #[command(flatten)]
+        guest: GuestArguments,
+        /// Hand the guest to you: a shell on its console.
+        #[arg(long)]
+        shell: bool,
+        /// Whose controllers.
+        #[arg(long, value_enum, default_value = "ours")]
+        controllers: Controllers,
+    },
+    /// Everything: the workspace's tests and the guests; ends with one line of counts.
+    Test,
+    /// The guests of `test` alone.
+    Acceptance {
+        /// Only those whose name contains this, for example `INTx` or `SeaBIOS`.
+        #[arg(long)]
+        only: Option<String>,
+        /// Whose controllers.
+        #[arg(long, value_enum, default_value = "ours")]
+        controllers: Controllers,
+    },
+    /// Fetch QEMU, kernels and the guest's userland into the cache, and nothing more.
+    Setup {
+        /// Which kernels; all when none is named.
+        #[arg(long, value_enum)]
+        kernel: Vec<Kernel>,
+    },
+}
+
+pub(crate) fn run() -> ExitCode {
+    match carry_out(Arguments::parse().task) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn carry_out(task: Task) -> Result<ExitCode> {
+    match task {
+        Task::Boot { guest, shell, controllers } => {
+            boot::run(guest.options(), controllers.maker(), shell)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Test => test::run(),
+        Task::Acceptance { only, controllers } => {
+            let wanted = |name: &str| only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+            let scenarios: Vec<_> =
+                acceptance::ALL.into_iter().filter(|one| wanted(&one.name())).collect();
+            let bench = Bench::build(Lab::set_up()?, &[controllers.maker()])?;
+            let tally = acceptance::run(&bench, controllers.maker(), &scenarios)?;
+            println!("\n{tally}");
+            Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Task::Setup { kernel } => {
+            let kernels = if kernel.is_empty() {
+                vec![Kernel::Bookworm, Kernel::Trixie, Kernel::Backports]
+            } else {
+                kernel
+            };
+            let lab = Lab::set_up()?;
+            println!("QEMU {}", lab.qemu.describe()?);
+            for kernel in kernels {
+                println!("kernel {} ({})", lab.kernel(kernel)?.release, kernel.name());
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+impl Controllers {
+    fn maker(self) -> Maker {
+        match self {
+            Self::Ours => Maker::Ours,
+            Self::Qemu => Maker::Qemu,
+        }
+    }
+}
+
+/// `512`, `512M` or `1G`; Linux with its initramfs needs 192 MiB.
+fn mebibytes(text: &str) -> Result<u32, String> {
+    let (number, factor) = match text.trim_end_matches(['M', 'm', 'G', 'g']) {
+        number if text.ends_with(['G', 'g']) => (number, 1024),
+        number => (number, 1),
+    };
+    let size = number.parse::<u32>().ok().and_then(|size| size.checked_mul(factor));
+    match size {
+        Some(size @ 192..) => Ok(size),
+        Some(_) => Err("the guest needs 192M at least".into()),
+        None => Err("give a number of MiB, such as 512M, or of GiB, such as 1G".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_a_unit_and_a_least_size() {
+        assert_eq!(mebibytes("512"), Ok(512));
+        assert_eq!(mebibytes("512M"), Ok(512));
+        assert_eq!(mebibytes("2G"), Ok(2048));
+        assert!(
+            mebibytes("64M").is_err()
+                && mebibytes("much").is_err()
+                && mebibytes("4194304G").is_err()
+        );
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,217 @@
+//! QEMU's command line.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use super::rig::{Attachment, Controller, Kind, Maker, Rig};
+use crate::setup::Qemu;
+
+/// How the guest's kernel takes the controllers' interrupts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Interrupts {
+    /// Message signalled, which Linux prefers.
+    Msi,
+    /// The pin: the kernel is told to leave MSI alone.
+    Intx,
+}
+
+/// What the machine starts.
+#[derive(Debug, Clone)]
+pub(crate) enum Firmware {
+    /// This kernel with this initramfs.
+    Linux { vmlinuz: PathBuf, initramfs: PathBuf, interrupts: Interrupts, shell: bool },
+    /// Whatever SeaBIOS finds on the disks.
+    Disks,
+}
+
+/// A machine to be started.
+pub(crate) struct Machine<'a> {
+    pub(crate) qemu: &'a Qemu,
+    pub(crate) firmware: &'a Firmware,
+    pub(crate) rig: &'a Rig,
+    /// Guest memory in MiB.
+    pub(crate) memory: u32,
+    /// The folder of the run's sockets.
+    pub(crate) run: &'a Path,
+}
+
+impl Machine<'_> {
+    /// The whole command. The console is on QEMU's standard output and input; the channel to the agent is a socket
+    /// that QEMU connects to.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = self.qemu.command();
+        command.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-accel",
+            "tcg",
+        ]);
+        // With SHA instructions a checksum in the guest takes a third of the time.
+        command.args(["-cpu", "max", "-smp", "1", "-m", &self.memory.to_string()]);
+        // A vfio-user server maps the guest's memory, so the memory is a file that can be shared.
+        command.args([
+            "-object",
+            &format!("memory-backend-memfd,id=m,size={}M,share=on", self.memory),
+        ]);
+        command.args(["-machine", "q35,memory-backend=m,usb=off"]);
+        self.console(&mut command);
+        self.firmware(&mut command);
+        for controller in &self.rig.controllers {
+            match controller.maker {
+                Maker::Ours => ours(controller, self.run, &mut command),
+                Maker::Qemu => qemus(controller, &mut command),
+            }
+        }
+        command
+    }
+
+    fn console(&self, command: &mut Command) {
+        let shell = matches!(self.firmware, Firmware::Linux { shell: true, .. });
+        if shell {
+            command.args([
+                "-chardev",
+                "stdio,id=console,mux=on,signal=off",
+                "-mon",
+                "chardev=console",
+            ]);
+            command.args(["-serial", "chardev:console"]);
+            return;
+        }
+        command.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
+        if matches!(self.firmware, Firmware::Linux { .. }) {
+            let channel = self.channel();
+            command.args(["-chardev", &format!("socket,id=channel,path={}", channel.display())]);
+            command.args(["-serial", "chardev:channel"]);
+        }
+        command.args([
+            "-chardev",
+            &format!("socket,id=monitor,path={},server=on,wait=off", self.monitor().display()),
+        ]);
+        command.args(["-mon", "chardev=monitor,mode=readline"]);
+    }
+
+    /// Where the agent's channel listens.
+    pub(crate) fn channel(&self) -> PathBuf {
+        self.run.join("channel")
+    }
+
+    /// QEMU's own monitor, for input to its own devices.
+    pub(crate) fn monitor(&self) -> PathBuf {
+        self.run.join("monitor")
+    }
+
+    fn firmware(&self, command: &mut Command) {
+        let Firmware::Linux { vmlinuz, initramfs, interrupts, shell } = self.firmware else {
+            return;
+        };
+        command.arg("-kernel").arg(vmlinuz).arg("-initrd").arg(initramfs);
+        // panic=-1 with -no-reboot: a guest that panics ends. No VGA: nothing waits for a console that is not there.
+        let mut line = "console=ttyS0,115200 panic=-1 printk.time=1".to_owned();
+        if *interrupts == Interrupts::Intx {
+            line.push_str(" pci=nomsi");
+        }
+        if *shell {
+            line.push_str(" quiet lab.shell");
+        }
+        command.arg("-append").arg(line);
+    }
+}
+
+/// The socket of one of our controllers.
+pub(crate) fn socket(run: &Path, controller: &Controller) -> PathBuf {
+    run.join(format!("{}.sock", controller.id))
+}
+
+fn ours(controller: &Controller, run: &Path, command: &mut Command) {
+    let device = json!({
+        "driver": "vfio-user-pci",
+        "id": controller.id,
+        "addr": format!("{:02x}.0", controller.slot),
+        "socket": { "type": "unix", "path": socket(run, controller) },
+    });
+    command.arg("-device").arg(device.to_string());
+}
+
+fn qemus(controller: &Controller, command: &mut Command) {
+    let driver = match controller.kind {
+        Kind::Ehci => "usb-ehci",
+        Kind::Ohci => "pci-ohci",
+    };
+    let id = controller.id;
+    command.args(["-device", &format!("{driver},id={id},addr={:02x}.0", controller.slot)]);
+    for device in &controller.devices {
+        let name = controller.device_id(device);
+        match device {
+            Attachment::Disk(image) => {
+                command.arg("-drive").arg(drive(&name, image));
+                command.args(["-device", &format!("usb-storage,bus={id}.0,drive={name}")]);
+            }
+            Attachment::Keyboard => {
+                command.args(["-device", &format!("usb-kbd,bus={id}.0,id={name}")]);
+            }
+            Attachment::Tablet => {
+                command.args(["-device", &format!("usb-tablet,bus={id}.0,id={name}")]);
+            }
+        }
+    }
+}
+
+/// A raw image that is read and written through the host's page cache, as ours is.
+fn drive(name: &str, image: &Path) -> OsString {
+    let mut drive = OsString::from(format!("if=none,id={name},format=raw,cache=writeback,file="));
+    drive.push(image);
+    drive
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(maker: Maker, interrupts: Interrupts) -> String {
+        let rig = Rig::standard(maker, Path::new("e.img"), Path::new("o.img"));
+        let firmware = Firmware::Linux {
+            vmlinuz: "vmlinuz".into(),
+            initramfs: "initramfs".into(),
+            interrupts,
+            shell: false,
+        };
+        let machine = Machine {
+            qemu: &Qemu::System,
+            firmware: &firmware,
+            rig: &rig,
+            memory: 512,
+            run: Path::new("/run/x"),
+        };
+        let command = machine.command();
+        command.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn our_controllers_are_sockets_and_the_memory_is_shared() {
+        let line = command(Maker::Ours, Interrupts::Msi);
+        assert!(line.contains("memory-backend-memfd,id=m,size=512M,share=on"), "{line}");
+        assert!(
+            line.contains(r#""path":"/run/x/e0.sock""#)
+                && line.contains(r#""path":"/run/x/o0.sock""#),
+            "{line}"
+        );
+        assert!(!line.contains("usb-storage") && !line.contains("nomsi"), "{line}");
+    }
+
+    #[test]
+    fn qemus_controllers_have_their_devices_on_their_own_bus() {
+        let line = command(Maker::Qemu, Interrupts::Intx);
+        assert!(
+            line.contains("usb-ehci,id=e0,addr=04.0") && line.contains("usb-storage,bus=e0.0"),
+            "{line}"
+        );
+        assert!(line.contains("usb-kbd,bus=o0.0") && line.contains("pci=nomsi"), "{line}");
+        assert!(!line.contains("vfio-user-pci"), "{line}");
+    }
+}

@@ -1,0 +1,12 @@
+//! A running guest: what it is made of, how it is started, how one talks to it.
+
+mod console;
+mod machine;
+mod rig;
+mod server;
+mod session;
+
+pub(crate) use machine::{Firmware, Interrupts};
+pub(crate) use rig::{Attachment, Controller, Kind, Maker, Rig};
+pub(crate) use server::{Pacing, build as build_server};
+pub(crate) use session::{Guest, Start};

@@ -1,0 +1,153 @@
+//! What is plugged in: controllers and the devices behind them, ours or QEMU's own.
+
+use std::path::{Path, PathBuf};
+
+use guest_protocol::PciAddress;
+
+/// The two kinds of controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Ehci,
+    Ohci,
+}
+
+/// Whose controller it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Maker {
+    /// This project's, served by `vm-usbd`.
+    Ours,
+    /// QEMU's own: what ours is measured against.
+    Qemu,
+}
+
+/// A device behind a controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Attachment {
+    Disk(PathBuf),
+    Keyboard,
+    Tablet,
+}
+
+/// A controller with its devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Controller {
+    /// Names it on command lines; no two of a rig have the same.
+    pub(crate) id: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) maker: Maker,
+    /// Its device number on PCI bus 0.
+    pub(crate) slot: u8,
+    pub(crate) devices: Vec<Attachment>,
+}
+
+/// Everything plugged into one guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rig {
+    pub(crate) controllers: Vec<Controller>,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ehci => "ehci",
+            Self::Ohci => "ohci",
+        }
+    }
+
+    /// The stock Linux driver for it.
+    pub(crate) fn driver(self) -> &'static str {
+        match self {
+            Self::Ehci => "ehci-pci",
+            Self::Ohci => "ohci-pci",
+        }
+    }
+
+    /// The low byte of the PCI class code.
+    pub(crate) fn programming_interface(self) -> u8 {
+        match self {
+            Self::Ehci => 0x20,
+            Self::Ohci => 0x10,
+        }
+    }
+
+    /// A device's signalling rate behind it, in Mbit/s as sysfs writes it. (The devices here can do both.)
+    pub(crate) fn speed(self) -> &'static str {
+        match self {
+            Self::Ehci => "480",
+            Self::Ohci => "12",
+        }
+    }
+}
+
+impl Maker {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Qemu => "QEMU's",
+        }
+    }
+}
+
+impl Controller {
+    pub(crate) fn address(&self) -> PciAddress {
+        format!("0000:00:{:02x}.0", self.slot)
+    }
+
+    pub(crate) fn device_id(&self, device: &Attachment) -> String {
+        let kind = match device {
+            Attachment::Disk(_) => "disk",
+            Attachment::Keyboard => "keyboard",
+            Attachment::Tablet => "tablet",
+        };
+        format!("{}-{kind}", self.id)
+    }
+}
+
+impl Rig {
+    /// EHCI and OHCI of one maker with a disk behind each, a keyboard behind OHCI and a tablet behind EHCI.
+    pub(crate) fn standard(maker: Maker, ehci_image: &Path, ohci_image: &Path) -> Self {
+        let disk = |image: &Path| Attachment::Disk(image.to_owned());
+        let ehci = Controller {
+            id: "e0",
+            kind: Kind::Ehci,
+            maker,
+            slot: 4,
+            devices: vec![disk(ehci_image), Attachment::Tablet],
+        };
+        let ohci = Controller {
+            id: "o0",
+            kind: Kind::Ohci,
+            maker,
+            slot: 5,
+            devices: vec![disk(ohci_image), Attachment::Keyboard],
+        };
+        Self { controllers: vec![ehci, ohci] }
+    }
+
+    pub(crate) fn of(&self, maker: Maker) -> impl Iterator<Item = &Controller> {
+        self.controllers.iter().filter(move |controller| controller.maker == maker)
+    }
+
+    fn count(&self, is_wanted: impl Fn(&Attachment) -> bool) -> usize {
+        self.controllers
+            .iter()
+            .flat_map(|controller| &controller.devices)
+            .filter(|device| is_wanted(device))
+            .count()
+    }
+
+    pub(crate) fn disks(&self) -> usize {
+        self.count(|device| matches!(device, Attachment::Disk(_)))
+    }
+
+    pub(crate) fn input_devices(&self) -> usize {
+        self.count(|device| !matches!(device, Attachment::Disk(_)))
+    }
+
+    /// The controller and name of the first device that `is_wanted`.
+    pub(crate) fn device_id(&self, wanted: &Attachment) -> Option<String> {
+        let controller =
+            self.controllers.iter().find(|controller| controller.devices.contains(wanted))?;
+        Some(controller.device_id(wanted))
+    }
+}

@@ -1,0 +1,209 @@
+//! `vm-usbd`, the server of our controllers, started and ended as a person would.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::machine::socket;
+use super::rig::{Attachment, Controller, Maker, Rig};
+use crate::{progress, shell, workspace};
+
+/// How long a server may take to listen, and to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// The server's idea of a frame's length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Pacing {
+    Realtime,
+    Eager,
+    Wire,
+}
+
+/// A running server; dropped, it is killed.
+pub(crate) struct Server {
+    child: Child,
+    log: PathBuf,
+    input: PathBuf,
+}
+
+/// Builds the server and gives its program.
+pub(crate) fn build() -> Result<PathBuf> {
+    let mut cargo = Command::new(workspace::cargo());
+    cargo
+        .args(["build", "--quiet", "--release", "--package", "vm-usbd"])
+        .current_dir(workspace::root());
+    let bar = progress::spinner("building vm-usbd");
+    let built = shell::output(&mut cargo);
+    bar.finish_and_clear();
+    built.context("building vm-usbd")?;
+    Ok(workspace::target().join("release/vm-usbd"))
+}
+
+impl Server {
+    /// Starts `program` for our controllers of `rig` and waits until all of them listen.
+    pub(crate) fn start(
+        program: &Path,
+        rig: &Rig,
+        run: &Path,
+        pacing: Option<Pacing>,
+    ) -> Result<Self> {
+        let input = run.join("input");
+        let log = run.join("vm-usbd.log");
+        let mut command = Command::new(program);
+        command.args(arguments(rig, run, pacing)).arg("--input").arg(&input);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
+        let child =
+            command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        let mut server = Self { child, log, input };
+        let sockets = rig.of(Maker::Ours).map(|controller| socket(run, controller));
+        for socket in sockets.chain([server.input.clone()]) {
+            server.wait_for(&socket)?;
+        }
+        Ok(server)
+    }
+
+    fn wait_for(&mut self, socket: &Path) -> Result<()> {
+        let start = Instant::now();
+        while !socket.exists() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("vm-usbd ended ({status}) instead of serving: {}", self.said());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!(
+                    "vm-usbd did not make {} in {} s: {}",
+                    socket.display(),
+                    PATIENCE.as_secs(),
+                    self.said()
+                );
+            }
+            sleep(INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// The end of what it wrote to its error output.
+    pub(crate) fn said(&self) -> String {
+        shell::last_lines(&fs::read(&self.log).unwrap_or_default())
+    }
+
+    /// Sends lines to the input socket; each must be answered with `ok`.
+    pub(crate) fn inject(&self, lines: &[String]) -> Result<()> {
+        let stream = UnixStream::connect(&self.input).context("vm-usbd's input socket")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut answers = BufReader::new(stream.try_clone()?);
+        let mut writer = stream;
+        for line in lines {
+            writeln!(writer, "{line}")?;
+            let mut answer = String::new();
+            answers.read_line(&mut answer).with_context(|| format!("no answer to `{line}`"))?;
+            if answer.trim() != "ok" {
+                bail!("vm-usbd answered `{}` to `{line}`", answer.trim());
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks it to end, as a service manager would; the data is then in the images.
+    pub(crate) fn end(mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("vm-usbd ended by itself ({status}): {}", self.said());
+        }
+        let status = self.terminate()?;
+        if !status.success() {
+            bail!("vm-usbd ended with {status} after SIGTERM: {}", self.said());
+        }
+        Ok(())
+    }
+
+    fn terminate(&mut self) -> Result<ExitStatus> {
+        let process = Pid::from_child(&self.child);
+        kill_process(process, Signal::TERM)?;
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("vm-usbd did not end within {} s of SIGTERM", PATIENCE.as_secs());
+            }
+            sleep(INTERVAL);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail when it has ended, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn arguments(rig: &Rig, run: &Path, pacing: Option<Pacing>) -> Vec<String> {
+    let mut list = Vec::new();
+    for controller in rig.of(Maker::Ours) {
+        let socket = socket(run, controller);
+        list.push("--controller".to_owned());
+        list.push(format!(
+            "{},id={},socket={}",
+            controller.kind.name(),
+            controller.id,
+            socket.display()
+        ));
+    }
+    for controller in rig.of(Maker::Ours) {
+        for device in &controller.devices {
+            list.push("--device".to_owned());
+            list.push(device_option(controller, device));
+        }
+    }
+    if let Some(pacing) = pacing {
+        let name = match pacing {
+            Pacing::Realtime => "realtime",
+            Pacing::Eager => "eager",
+            Pacing::Wire => "wire",
+        };
+        list.extend(["--pacing".to_owned(), name.to_owned()]);
+    }
+    list
+}
+
+fn device_option(controller: &Controller, device: &Attachment) -> String {
+    let (kind, rest) = match device {
+        Attachment::Disk(image) => ("storage", format!(",file={}", image.display())),
+        Attachment::Keyboard => ("keyboard", String::new()),
+        Attachment::Tablet => ("tablet", String::new()),
+    };
+    format!("{kind},bus={},id={}{rest}", controller.id, controller.device_id(device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_standard_rig_is_two_controllers_and_four_devices() {
+        let rig = Rig::standard(Maker::Ours, Path::new("/i/e.img"), Path::new("/i/o.img"));
+        let line = arguments(&rig, Path::new("/run/x"), Some(Pacing::Eager)).join(" ");
+        assert_eq!(
+            line,
+            "--controller ehci,id=e0,socket=/run/x/e0.sock --controller ohci,id=o0,socket=/run/x/o0.sock \
+             --device storage,bus=e0,id=e0-disk,file=/i/e.img --device tablet,bus=e0,id=e0-tablet \
+             --device storage,bus=o0,id=o0-disk,file=/i/o.img --device keyboard,bus=o0,id=o0-keyboard --pacing eager"
+        );
+    }
+
+    #[test]
+    fn qemus_controllers_are_not_ours_to_serve() {
+        let rig = Rig::standard(Maker::Qemu, Path::new("e.img"), Path::new("o.img"));
+        assert!(arguments(&rig, Path::new("/run/x"), None).is_empty());
+    }
+}

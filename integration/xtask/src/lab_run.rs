@@ -1,0 +1,143 @@
+//! One guest's surroundings: the folder with its images, sockets and logs, and the programs it is started from.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use crate::guest::{self, Firmware, Guest, Interrupts, Maker, Pacing, Rig, Start};
+use crate::images::Image;
+use crate::initramfs;
+use crate::setup::{Kernel, KernelFiles, Lab};
+
+/// A guest's disks are this large.
+pub(crate) const IMAGE_MEBIBYTES: usize = 96;
+
+/// How a Linux guest is to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    pub(crate) kernel: Kernel,
+    pub(crate) interrupts: Interrupts,
+    /// Guest memory in MiB.
+    pub(crate) memory: u32,
+    pub(crate) pacing: Option<Pacing>,
+}
+
+/// A lab with everything built that its guests need.
+pub(crate) struct Bench {
+    pub(crate) lab: Lab,
+    server: Option<PathBuf>,
+}
+
+/// The folder of one run. It goes when the run is over, unless it is kept for a look at its logs.
+pub(crate) struct RunFolder(TempDir);
+
+impl Bench {
+    /// Builds the server when one of the makers is us.
+    pub(crate) fn build(lab: Lab, makers: &[Maker]) -> Result<Self> {
+        let server = makers.contains(&Maker::Ours).then(guest::build_server).transpose()?;
+        Ok(Self { lab, server })
+    }
+
+    /// What a Linux guest on `rig` is started from.
+    pub(crate) fn linux(
+        &self,
+        options: Options,
+        rig: Rig,
+        run: &RunFolder,
+        shell: bool,
+    ) -> Result<Start<'_>> {
+        let kernel = self.lab.kernel(options.kernel)?;
+        let initramfs = self.initramfs(&kernel, run)?;
+        let firmware = Firmware::Linux {
+            vmlinuz: kernel.vmlinuz,
+            initramfs,
+            interrupts: options.interrupts,
+            shell,
+        };
+        Ok(self.start(firmware, rig, options.memory, options.pacing, run))
+    }
+
+    /// What a guest is started from that boots from its disks.
+    pub(crate) fn disks(&self, rig: Rig, run: &RunFolder) -> Start<'_> {
+        self.start(Firmware::Disks, rig, 256, None, run)
+    }
+
+    fn start(
+        &self,
+        firmware: Firmware,
+        rig: Rig,
+        memory: u32,
+        pacing: Option<Pacing>,
+        run: &RunFolder,
+    ) -> Start<'_> {
+        let server = self.server.as_deref();
+        Start {
+            qemu: &self.lab.qemu,
+            server,
+            firmware,
+            rig,
+            memory,
+            pacing,
+            run: run.path().to_owned(),
+        }
+    }
+
+    fn initramfs(&self, kernel: &KernelFiles, run: &RunFolder) -> Result<PathBuf> {
+        let base =
+            self.lab.cache.path(&format!("initramfs-{}-{}", kernel.release, initramfs::recipe()));
+        let target = run.path().join("initramfs");
+        initramfs::build(&self.lab.userland, kernel, &base, &target)?;
+        Ok(target)
+    }
+}
+
+impl RunFolder {
+    pub(crate) fn new() -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("vm-usb-").tempdir();
+        folder
+            .map(Self)
+            .context("cannot make a temporary folder; set TMPDIR to one with 300 MiB of room")
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn image(&self, name: &str, seed: u64) -> Result<Image> {
+        Image::create(self.path().join(name), seed, IMAGE_MEBIBYTES)
+    }
+
+    /// Keeps the logs, without the images, and gives the folder.
+    pub(crate) fn keep_logs(self) -> PathBuf {
+        let folder = self.0.keep();
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            if entry.path().extension().is_none_or(|extension| extension != "log") {
+                // What cannot be removed only takes room.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        folder
+    }
+}
+
+/// Runs `work` on a guest; when it fails, the logs are kept and the error says where.
+pub(crate) fn with_logs<T>(
+    run: RunFolder,
+    work: impl FnOnce(&RunFolder) -> Result<T>,
+) -> Result<T> {
+    work(&run).map_err(|error| {
+        let logs = run.keep_logs();
+        error.context(format!("(the guest's logs are in {})", logs.display()))
+    })
+}
+
+/// Powers the guest off after `work` and fails when its kernel complained.
+pub(crate) fn through<T>(
+    mut guest: Guest,
+    work: impl FnOnce(&mut Guest) -> Result<T>,
+) -> Result<T> {
+    let value = work(&mut guest)?;
+    guest.end()?;
+    Ok(value)
+}

@@ -1,0 +1,24 @@
+//! `cargo xtask`: the lab. It boots stock Linux guests from this project's controllers and says what they saw.
+//!
+//! On a fresh machine it sets itself up: QEMU, kernels and a small userland come from the machine's own Debian mirror
+//! into a cache folder (`$VM_USB_CACHE`), and nothing is installed on the system.
+
+#![forbid(unsafe_code)]
+
+mod acceptance;
+mod boot;
+mod cli;
+mod guest;
+mod images;
+mod initramfs;
+mod lab_run;
+mod progress;
+mod setup;
+mod shell;
+mod tally;
+mod test;
+mod workspace;
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

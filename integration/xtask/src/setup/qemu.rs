@@ -1,0 +1,94 @@
+//! QEMU with the `vfio-user-pci` device: the system's, or one in a root of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use super::apt::Archive;
+use super::cache::Cache;
+use crate::shell;
+
+const PROGRAM: &str = "qemu-system-x86_64";
+/// The device that speaks to a server like ours; QEMU has it since 10.1.
+const DEVICE: &str = "vfio-user-pci";
+const FOLDER: &str = "qemu";
+const LOADER: &str = "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// How to start QEMU.
+#[derive(Debug, Clone)]
+pub(crate) enum Qemu {
+    System,
+    /// In this root, with the root's own libraries.
+    Private(PathBuf),
+}
+
+impl Qemu {
+    /// The system's QEMU when it has the device, else the cache's, which is fetched when it is not there.
+    pub(crate) fn find_or_fetch(cache: &Cache) -> Result<Self> {
+        if Self::System.has_device() {
+            return Ok(Self::System);
+        }
+        if !cfg!(target_arch = "x86_64") {
+            bail!(
+                "this machine's QEMU has no `{DEVICE}`; on a machine that is not amd64, install QEMU 10.1 or newer yourself"
+            );
+        }
+        let root = cache.folder(FOLDER, |root| {
+            let archive = Archive::trixie(cache)?;
+            let debs = archive.closure("trixie-backports", &["qemu-system-x86"])?;
+            archive.unpack("QEMU", "trixie-backports", &debs, root)
+        })?;
+        let qemu = Self::Private(root);
+        if !qemu.has_device() {
+            bail!(
+                "the QEMU in {} does not start or has no `{DEVICE}`; remove that folder and try again",
+                cache.path(FOLDER).display()
+            );
+        }
+        Ok(qemu)
+    }
+
+    /// A command to which the machine's options can be added.
+    pub(crate) fn command(&self) -> Command {
+        match self {
+            Self::System => Command::new(PROGRAM),
+            Self::Private(root) => {
+                let mut command = with_loader(root, &root.join("usr/bin").join(PROGRAM));
+                for folder in ["usr/share/qemu", "usr/share/seabios"] {
+                    command.arg("-L").arg(root.join(folder));
+                }
+                command
+            }
+        }
+    }
+
+    /// For people: the version and whose it is.
+    pub(crate) fn describe(&self) -> Result<String> {
+        let output = shell::output(self.command().arg("--version"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches("QEMU emulator version ")
+            .to_owned();
+        Ok(match self {
+            Self::System => format!("{version}, the system's"),
+            Self::Private(_) => format!("{version}, in the cache"),
+        })
+    }
+
+    fn has_device(&self) -> bool {
+        let help = shell::output(self.command().args(["-device", "help"]));
+        help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains(DEVICE))
+    }
+}
+
+/// A program of a root, run by the root's own dynamic loader, so that the system's libraries play no part.
+pub(crate) fn with_loader(root: &Path, program: &Path) -> Command {
+    let mut command = Command::new(root.join(LOADER));
+    command.arg("--library-path").arg(root.join(LIBRARIES)).arg(program);
+    command
+}

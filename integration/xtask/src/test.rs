@@ -1,0 +1,99 @@
+//! `cargo xtask test`: everything, and one line at the end.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::acceptance::{self, Scenario};
+use crate::guest::Maker;
+use crate::lab_run::Bench;
+use crate::setup::Lab;
+use crate::tally::Tally;
+use crate::{shell, workspace};
+
+/// Runs the workspace's tests and then the guests.
+pub(crate) fn run() -> Result<ExitCode> {
+    let mut tally = workspace_tests()?;
+    tally.add(guests()?);
+    // A machine that checks for everybody has no excuse; a developer on a train has.
+    if std::env::var("CI").is_ok_and(|value| value == "true") && tally.skipped > 0 {
+        println!("\nCI=true: what was skipped counts as failed.");
+        tally = tally.without_excuses();
+    }
+    println!("\n{tally}");
+    Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// `cargo test`, its output passed on and its totals added up.
+fn workspace_tests() -> Result<Tally> {
+    let mut cargo = Command::new(workspace::cargo());
+    cargo.args(["test", "--workspace", "--no-fail-fast"]).current_dir(workspace::root());
+    let mut child =
+        cargo.stdout(Stdio::piped()).spawn().with_context(|| shell::cannot_start("cargo"))?;
+    let output = child.stdout.take().context("cargo's output is a pipe")?;
+    let mut tally = Tally::default();
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        println!("{line}");
+        if let Some(totals) = parse_totals(&line) {
+            tally.add(totals);
+        }
+    }
+    if !child.wait()?.success() && tally.failed == 0 {
+        println!("FAILED  cargo test did not get to the end");
+        tally.failed = 1;
+    }
+    Ok(tally)
+}
+
+/// `test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s`.
+fn parse_totals(line: &str) -> Option<Tally> {
+    let (_, totals) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let count = |name: &str| -> Option<usize> {
+        totals.split("; ").find_map(|part| part.trim().strip_suffix(name)?.trim().parse().ok())
+    };
+    Some(Tally { passed: count("passed")?, failed: count("failed")?, skipped: count("ignored")? })
+}
+
+/// The guests, or loud words why there are none.
+fn guests() -> Result<Tally> {
+    let mut tally = Tally::default();
+    let lab = match Lab::set_up() {
+        Ok(lab) => lab,
+        Err(error) => {
+            println!("\nNO GUEST IS TESTED: {error:#}");
+            for scenario in acceptance::ALL {
+                tally.skip(&scenario.name(), "there is no lab to boot it in");
+            }
+            return Ok(tally);
+        }
+    };
+    let mut ready = Vec::new();
+    for scenario in acceptance::ALL {
+        match scenario {
+            Scenario::Linux(kernel, _) if lab.kernel(kernel).is_err() => {
+                tally
+                    .skip(&scenario.name(), "its kernel is not in the cache and cannot be fetched");
+            }
+            _ => ready.push(scenario),
+        }
+    }
+    let bench = Bench::build(lab, &[Maker::Ours])?;
+    tally.add(acceptance::run(&bench, Maker::Ours, &ready)?);
+    Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_totals_of_a_test_program_are_read() {
+        let line = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.01s";
+        assert_eq!(parse_totals(line), Some(Tally { passed: 12, failed: 0, skipped: 1 }));
+        let line = "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.3s";
+        assert_eq!(parse_totals(line), Some(Tally { passed: 2, failed: 1, skipped: 0 }));
+        assert_eq!(parse_totals("test ohci::tests::one ... ok"), None);
+    }
+}
