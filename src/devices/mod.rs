@@ -1,1 +1,6 @@
-//! (being written)
+//! Devices to plug in.
+//!
+//! Each implements [`UsbDevice`](crate::usb::UsbDevice) and knows nothing of host controllers:
+//! attach it to a [`Port`](crate::topology::Port) of whichever serves its speed.
+
+pub mod storage;

@@ -4,6 +4,9 @@
 //! line, as a real driver's would. The same code serves the tests and `examples/demo.rs`.
 #![allow(dead_code, unreachable_pub, reason = "each test uses the part of the driver it needs")]
 
+pub mod direct;
+pub mod enumerate;
 pub mod host;
 pub mod machine;
+pub mod mass_storage;
 pub mod scripted;
