@@ -1,0 +1,168 @@
+//! Raw images as a disk uses them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use vm_usb::devices::storage::{BlockSize, Medium};
+use vm_usb::usb::Buffer;
+use vm_usb_image::{Access, OpenError, RawImage};
+
+/// A buffer whose bytes lie in many places, like a guest's pages.
+struct Scattered(Vec<Vec<u8>>);
+
+impl Scattered {
+    fn new(bytes: &[u8], piece: usize) -> Self {
+        Self(bytes.chunks(piece).map(<[u8]>::to_vec).collect())
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.0.concat()
+    }
+}
+
+impl Buffer for Scattered {
+    fn len(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> usize {
+        self.bytes().read(offset, into)
+    }
+
+    fn write(&mut self, _offset: usize, _from: &[u8]) -> usize {
+        panic!("an image never copies")
+    }
+
+    fn pieces(&mut self, offset: usize, len: usize, visit: &mut dyn FnMut(*mut u8, usize)) {
+        let mut start = 0;
+        for piece in &mut self.0 {
+            let (from, to) = (offset.max(start), (offset + len).min(start + piece.len()));
+            if from < to {
+                visit(piece[from - start..].as_mut_ptr(), to - from);
+            }
+            start += piece.len();
+        }
+    }
+
+    fn written(&mut self, _offset: usize, _len: usize) {}
+}
+
+fn image(size: usize) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.img");
+    let bytes: Vec<u8> = (0..size).map(|at| (at * 31 / 7) as u8).collect();
+    fs::write(&path, bytes).unwrap();
+    (dir, path)
+}
+
+fn refusal(path: &Path, access: Access) -> String {
+    RawImage::open(path, access).map(drop).unwrap_err().to_string()
+}
+
+#[test]
+fn bytes_move_between_the_file_and_scattered_memory() {
+    let (_dir, path) = image(64 << 10);
+    let before = fs::read(&path).unwrap();
+    let mut disk = RawImage::open(&path, Access::ReadWrite).unwrap();
+    assert_eq!((disk.blocks(), disk.block_size()), (128, BlockSize::B512));
+
+    let mut buffer = Scattered::new(&[0; 5000], 700);
+    disk.read(1234, &mut buffer, 100..4900).unwrap();
+    let read = buffer.bytes();
+    assert_eq!(read[100..4900], before[1234..1234 + 4800]);
+    assert!(read[..100].iter().chain(&read[4900..]).all(|byte| *byte == 0));
+
+    let mut buffer = Scattered::new(&[7; 5000], 4096);
+    disk.write(512, &mut buffer, 8..5000).unwrap();
+    let mut expected = before;
+    expected[512..512 + 4992].fill(7);
+    assert_eq!(fs::read(&path).unwrap(), expected);
+}
+
+#[test]
+fn more_pieces_than_the_kernel_takes_at_once_are_no_obstacle() {
+    let (_dir, path) = image(8 << 10);
+    let mut disk = RawImage::open(&path, Access::ReadWrite).unwrap();
+    let mut buffer = Scattered::new(&[0; 5000], 1);
+    disk.read(0, &mut buffer, 0..5000).unwrap();
+    assert_eq!(buffer.bytes(), fs::read(&path).unwrap()[..5000]);
+    disk.write(3000, &mut buffer, 0..5000).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[3000..8000], buffer.bytes());
+}
+
+#[test]
+fn a_file_that_shrank_fails_the_read() {
+    let (_dir, path) = image(8 << 10);
+    let mut disk = RawImage::open(&path, Access::ReadOnly).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    let error = disk.read(2048, &mut Scattered::new(&[0; 4096], 4096), 0..4096).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn discarded_blocks_read_as_zeros_and_the_size_stays() {
+    let (_dir, path) = image(64 << 10);
+    let mut disk = RawImage::open(&path, Access::ReadWrite).unwrap();
+    if !disk.can_discard() {
+        // The file system cannot: then the disk must not claim it did.
+        let kind = disk.discard(0, 512).unwrap_err().kind();
+        assert_eq!(kind, io::ErrorKind::Unsupported);
+        return;
+    }
+    let mut expected = fs::read(&path).unwrap();
+    disk.discard(512, 20 << 10).unwrap();
+    disk.flush().unwrap();
+    expected[512..512 + (20 << 10)].fill(0);
+    assert_eq!(fs::read(&path).unwrap(), expected);
+}
+
+#[test]
+fn two_disks_share_an_image_only_to_read_it() {
+    let (_dir, path) = image(4096);
+    let writer = RawImage::open(&path, Access::ReadWrite).unwrap();
+    for access in [Access::ReadWrite, Access::ReadOnly] {
+        assert!(matches!(RawImage::open(&path, access), Err(OpenError::InUse(_))));
+    }
+    drop(writer);
+    let reader = RawImage::open(&path, Access::ReadOnly).unwrap();
+    RawImage::open(&path, Access::ReadOnly).unwrap();
+    assert!(refusal(&path, Access::ReadWrite).contains("in use by another program"));
+    drop(reader);
+    RawImage::open(&path, Access::ReadWrite).unwrap();
+}
+
+#[test]
+fn what_is_no_image_is_refused_with_the_reason() {
+    let (dir, path) = image(1000);
+    let shown = path.display();
+    assert_eq!(
+        refusal(&path, Access::ReadOnly),
+        format!(
+            "\"{shown}\" is 1000 bytes long, not a multiple of 512: \
+             pad it with `truncate -s %512 {shown}` if it is a raw image at all"
+        )
+    );
+    fs::write(&path, b"").unwrap();
+    assert!(refusal(&path, Access::ReadWrite).contains("is empty: give it a size"));
+    fs::remove_file(&path).unwrap();
+    assert!(refusal(&path, Access::ReadWrite).contains("there is no image"));
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        assert!(refusal(dir.path(), access).contains("is a directory, not a raw image"));
+    }
+    let null = refusal(Path::new("/dev/null"), Access::ReadOnly);
+    assert!(null.contains("is a character device"), "{null}");
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    assert!(refusal(&pipe, Access::ReadOnly).contains("is a pipe"));
+}
+
+#[test]
+fn a_read_only_image_says_so() {
+    let (_dir, path) = image(4096);
+    let disk = RawImage::open(&path, Access::ReadOnly).unwrap();
+    assert!(disk.read_only());
+    assert!(!disk.can_discard());
+}
