@@ -6,6 +6,7 @@
 
 pub mod direct;
 pub mod enumerate;
+pub mod ehci;
 pub mod host;
 pub mod machine;
 pub mod mass_storage;

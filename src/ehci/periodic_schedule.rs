@@ -1,0 +1,188 @@
+//! The periodic schedule: the frame list and what hangs off it (EHCI 4.6).
+
+use vm_memory::GuestMemory;
+
+use super::clock::Microframe;
+use super::queue_head::{Engine, QueueHead};
+use super::spec::{Capabilities, Element, Link, MICROFRAMES, qh};
+use super::waiting::Schedule;
+use crate::dma::DmaError;
+
+/// Elements visited in one microframe. A guest can link its list into a ring or hang thousands of
+/// elements in one frame; the rest misses its turn as on a bus that is full.
+const ELEMENTS: u32 = 1024;
+/// Elements looked at in one look ahead: a frame list of 1024 entries with a few shared queue heads.
+/// A longer list is looked at piece by piece.
+const LOOK_AHEAD: u32 = 4096;
+
+const SCHEDULE: Schedule = Schedule::Periodic;
+
+/// The periodic schedule.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PeriodicSchedule {
+    /// PERIODICLISTBASE.
+    pub base: u32,
+    /// USBSTS.PSS: PSE as it was at the last frame boundary.
+    pub active: bool,
+    /// Entries in the frame list, a power of two (USBCMD.FLS).
+    pub entries: u32,
+}
+
+/// The next microframe in which something is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// There is work, or the look ahead ended here.
+    At(Microframe),
+    /// Nothing in the list will do anything unless the guest or a device acts.
+    Never,
+}
+
+impl PeriodicSchedule {
+    /// Carries out the microframes `from` to `to`; returns whether there was anything to do.
+    ///
+    /// # Errors
+    /// If a structure or a buffer is not in guest RAM.
+    pub(super) fn run<M: GuestMemory + ?Sized>(
+        &self,
+        engine: &mut Engine<'_, M>,
+        from: Microframe,
+        to: Microframe,
+    ) -> Result<bool, DmaError> {
+        let mut at = from;
+        let mut any = false;
+        // Every round moves `at` on by a microframe at least.
+        while at <= to {
+            let mut budget = ELEMENTS;
+            let entry = self.entry(engine, at)?;
+            let busy = self.busy(engine, entry, at, &mut budget)?;
+            let ahead = busy.wrapping_shr(slot(at));
+            let frame_end = at | (MICROFRAMES - 1);
+            if ahead == 0 {
+                at = frame_end.saturating_add(1);
+                continue;
+            }
+            at = at.saturating_add(u64::from(ahead.trailing_zeros()));
+            if at > to {
+                break;
+            }
+            self.microframe(engine, entry, at)?;
+            any = true;
+            at = at.saturating_add(1);
+        }
+        Ok(any)
+    }
+
+    /// When there is something to do next, from `from` on, as the list is now. What cannot be read
+    /// counts as work: the error belongs into its microframe.
+    pub(super) fn look_ahead<M: GuestMemory + ?Sized>(
+        &self,
+        engine: &mut Engine<'_, M>,
+        from: Microframe,
+    ) -> Next {
+        let mut budget = LOOK_AHEAD;
+        let mut at = from;
+        let mut last = None;
+        for _ in 0..=self.entries {
+            let Ok(entry) = self.entry(engine, at) else {
+                return Next::At(at);
+            };
+            // Neighbours often share their whole branch.
+            if last != Some(entry) {
+                let Ok(busy) = self.busy(engine, entry, at, &mut budget) else {
+                    return Next::At(at);
+                };
+                let ahead = busy.wrapping_shr(slot(at));
+                if ahead != 0 {
+                    return Next::At(at.saturating_add(u64::from(ahead.trailing_zeros())));
+                }
+                // Only a whole frame without work speaks for the frames like it.
+                last = (busy == 0).then_some(entry);
+            }
+            at = (at | (MICROFRAMES - 1)).saturating_add(1);
+            budget = budget.saturating_sub(1);
+            if budget == 0 {
+                return Next::At(at);
+            }
+        }
+        Next::Never
+    }
+
+    fn entry<M: GuestMemory + ?Sized>(
+        &self,
+        engine: &Engine<'_, M>,
+        at: Microframe,
+    ) -> Result<Link, DmaError> {
+        let index = (at / MICROFRAMES) as u32 & self.entries.saturating_sub(1);
+        engine.memory.load(self.base, index.wrapping_mul(4)).map(Link)
+    }
+
+    /// The microframes of a frame, as a mask, in which an element of its list would act.
+    fn busy<M: GuestMemory + ?Sized>(
+        &self,
+        engine: &mut Engine<'_, M>,
+        entry: Link,
+        met: Microframe,
+        budget: &mut u32,
+    ) -> Result<u8, DmaError> {
+        let mut busy = 0;
+        let mut link = entry;
+        while !link.terminates() && *budget != 0 {
+            *budget = budget.saturating_sub(1);
+            let address = link.address();
+            match link.element() {
+                Element::QueueHead => {
+                    let s_mask = s_mask(engine, address)?;
+                    let head = QueueHead::load(&engine.memory, address)?;
+                    if s_mask & !busy != 0 && head.has_work(engine, SCHEDULE, met)? {
+                        busy |= s_mask;
+                    }
+                    link = head.link;
+                }
+                // Isochronous transfers and splits pass by.
+                _ => link = Link(engine.memory.load(address, 0)?),
+            }
+        }
+        Ok(busy)
+    }
+
+    /// One microframe: every element whose turn it is acts, in the order of the list.
+    fn microframe<M: GuestMemory + ?Sized>(
+        &self,
+        engine: &mut Engine<'_, M>,
+        entry: Link,
+        at: Microframe,
+    ) -> Result<(), DmaError> {
+        let mut link = entry;
+        for _ in 0..ELEMENTS {
+            if link.terminates() {
+                break;
+            }
+            let address = link.address();
+            match link.element() {
+                Element::QueueHead => {
+                    let capabilities =
+                        Capabilities::from(engine.memory.load(address, qh::CAPABILITIES)?);
+                    if capabilities.s_mask().wrapping_shr(slot(at)) & 1 == 0 {
+                        link = Link(engine.memory.load(address, qh::LINK)?);
+                        continue;
+                    }
+                    let head = QueueHead::load(&engine.memory, address)?;
+                    head.visit(engine, SCHEDULE, Some(capabilities.mult().max(1)), at)?;
+                    link = head.link;
+                }
+                _ => link = Link(engine.memory.load(address, 0)?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// FRINDEX 2:0.
+fn slot(at: Microframe) -> u32 {
+    (at % MICROFRAMES) as u32
+}
+
+fn s_mask<M: GuestMemory + ?Sized>(engine: &Engine<'_, M>, address: u32) -> Result<u8, DmaError> {
+    let capabilities = engine.memory.load(address, qh::CAPABILITIES)?;
+    Ok(Capabilities::from(capabilities).s_mask())
+}

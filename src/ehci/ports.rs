@@ -1,0 +1,235 @@
+//! Root ports (EHCI 2.3.9, 4.2, 4.3).
+
+use super::spec::PortSc;
+use crate::topology::{Host, PortLink};
+use crate::usb::{EndpointAddress, Speed, Suspension};
+
+/// What a port has to tell the rest of the controller.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PortEvents {
+    /// A change bit went from 0 to 1, or a device asks to resume: USBSTS.PCD.
+    pub change: bool,
+    /// The device left, was reset, suspended or disabled: its transfers are over.
+    pub lost: bool,
+    /// Something happened that is to wake a sleeping system.
+    pub wakeup: bool,
+}
+
+impl PortEvents {
+    pub(super) fn merge(&mut self, other: Self) {
+        self.change |= other.change;
+        self.lost |= other.lost;
+        self.wakeup |= other.wakeup;
+    }
+}
+
+/// One root port.
+#[derive(Debug)]
+pub(super) struct RootPort {
+    link: PortLink,
+    sc: PortSc,
+    /// The socket as of the last look.
+    generation: u64,
+    occupied: bool,
+}
+
+impl RootPort {
+    pub(super) fn new(link: PortLink) -> Self {
+        let mut port = Self { link, sc: PortSc::new(), generation: 0, occupied: false };
+        port.reset();
+        port
+    }
+
+    /// Power-on and HCRESET: no power of ours, and the port belongs to the companion. The device
+    /// sees no reset (EHCI 2.3.1).
+    pub(super) fn reset(&mut self) {
+        self.sc = PortSc::new().with_owner(true);
+        self.link.set_owner(Host::Classic);
+        self.note_socket();
+    }
+
+    /// The device's side of the port.
+    pub(super) fn link(&self) -> &PortLink {
+        &self.link
+    }
+
+    /// Whether transactions reach the device.
+    pub(super) fn carries_traffic(&self) -> bool {
+        self.sc.enabled() && !self.sc.suspend() && !self.sc.reset()
+    }
+
+    /// PORTSC as the guest reads it.
+    pub(super) fn read(&self) -> u32 {
+        self.sc.with_line_status(self.line_status()).into()
+    }
+
+    /// LS shows the pull-up of a device that is neither enabled nor in reset; a high-speed device
+    /// starts out as a full-speed one.
+    fn line_status(&self) -> u8 {
+        let idle = self.sc.current_connect() && !self.sc.enabled() && !self.sc.reset();
+        match self.link.view().device.filter(|_| idle) {
+            Some(Speed::Low) => PortSc::LINE_K,
+            Some(_) => PortSc::LINE_J,
+            None => 0,
+        }
+    }
+
+    /// The endpoints whose devices became ready since the last look.
+    pub(super) fn take_ready(&self) -> impl Iterator<Item = EndpointAddress> + use<> {
+        self.link.take_ready()
+    }
+
+    /// Looks at the socket: plugging and remote wakeup.
+    pub(super) fn poll(&mut self, configured: bool) -> PortEvents {
+        let mut events = PortEvents::default();
+        let view = self.link.view();
+        if view.generation != self.generation {
+            let was_occupied = self.occupied;
+            self.generation = view.generation;
+            self.occupied = view.occupied;
+            if self.sc.owner() && configured && was_occupied {
+                // The device of a companion-owned port was pulled: the port comes back (EHCI 4.2.2).
+                self.sc.set_owner(false);
+                self.link.set_owner(Host::High);
+                self.note_socket();
+            }
+            events.merge(self.reconnect(true));
+        }
+        if self.link.take_remote_wakeup() && self.sc.enabled() && self.sc.suspend() {
+            if !self.sc.force_resume() {
+                self.sc.set_force_resume(true);
+                events.change = true;
+            }
+            events.wakeup = true;
+        }
+        events
+    }
+
+    /// CONFIGFLAG changed: the port goes to this controller or to its companion (EHCI 2.3.8).
+    pub(super) fn route(&mut self, configured: bool) -> PortEvents {
+        self.set_owner(!configured)
+    }
+
+    /// A write to PORTSC: the bits of `mask` become those of `value` (EHCI 2.3.9).
+    ///
+    /// What the write acknowledges is cleared first, so an event it causes stays visible.
+    pub(super) fn write(&mut self, value: u32, mask: u32, configured: bool) -> PortEvents {
+        let mut events = PortEvents::default();
+        let before = self.sc;
+        self.sc = PortSc::from(u32::from(before) & !(value & mask & PortSc::CHANGES));
+        let wanted = PortSc::from((u32::from(before) & !mask) | (value & mask));
+
+        if wanted.power() != before.power() {
+            events.merge(self.set_power(wanted.power()));
+        }
+        if wanted.owner() != before.owner() && configured {
+            events.merge(self.set_owner(wanted.owner()));
+        }
+        if before.enabled() && !wanted.enabled() && self.sc.enabled() {
+            self.sc.set_enabled(false);
+            events.lost = true;
+        }
+        if wanted.reset() != before.reset() && self.sc.power() {
+            events.merge(self.set_reset(wanted.reset()));
+        }
+        if !self.sc.reset() {
+            events.merge(self.set_suspension(before, wanted));
+        }
+        if self.sc.power() {
+            self.sc.set_test(wanted.test());
+            self.sc.set_wake_on_connect(wanted.wake_on_connect());
+            self.sc.set_wake_on_disconnect(wanted.wake_on_disconnect());
+            self.sc.set_wake_on_over_current(wanted.wake_on_over_current());
+        }
+        events
+    }
+
+    /// Port power: without it the port shows nothing (EHCI 2.3.9, PP).
+    fn set_power(&mut self, on: bool) -> PortEvents {
+        if on {
+            self.sc.set_power(true);
+            return self.reconnect(false);
+        }
+        let lost = self.sc.enabled();
+        self.sc = PortSc::new()
+            .with_owner(self.sc.owner())
+            .with_over_current_change(self.sc.over_current_change());
+        // A device without power forgets its address and configuration.
+        self.link.with(|function| function.bus_reset(Speed::High));
+        PortEvents { lost, ..PortEvents::default() }
+    }
+
+    fn set_owner(&mut self, companion: bool) -> PortEvents {
+        if self.sc.owner() == companion {
+            return PortEvents::default();
+        }
+        self.sc.set_owner(companion);
+        self.link.set_owner(if companion { Host::Classic } else { Host::High });
+        self.note_socket();
+        self.reconnect(false)
+    }
+
+    /// Bus reset (EHCI 2.3.9, PR). The device sees one reset, when the pulse ends; that it works at
+    /// high speed is known at once.
+    fn set_reset(&mut self, on: bool) -> PortEvents {
+        self.sc.set_reset(on);
+        if on {
+            let lost = self.sc.enabled();
+            self.sc.set_enabled(false);
+            self.sc.set_suspend(false);
+            self.sc.set_force_resume(false);
+            return PortEvents { lost, ..PortEvents::default() };
+        }
+        if self.sc.current_connect() {
+            let speed = self.link.with(|function| function.bus_reset(Speed::High));
+            self.sc.set_enabled(speed == Some(Speed::High));
+        }
+        PortEvents::default()
+    }
+
+    /// Suspend and resume by software (EHCI 4.3.1).
+    fn set_suspension(&mut self, before: PortSc, wanted: PortSc) -> PortEvents {
+        if before.force_resume() && !wanted.force_resume() {
+            self.sc.set_force_resume(false);
+            self.sc.set_suspend(false);
+            self.link.with(|function| function.suspension(Suspension::Resumed));
+        } else if wanted.suspend() && !self.sc.suspend() && self.sc.enabled() {
+            self.sc.set_suspend(true);
+            self.link.with(|function| function.suspension(Suspension::Suspended));
+            return PortEvents { lost: true, ..PortEvents::default() };
+        } else if wanted.force_resume() && self.sc.suspend() {
+            self.sc.set_force_resume(true);
+        }
+        PortEvents::default()
+    }
+
+    /// Brings CCS up to date. `plugged` says that the device in the socket, if any, is a new one.
+    fn reconnect(&mut self, plugged: bool) -> PortEvents {
+        let mut events = PortEvents::default();
+        let was = self.sc.current_connect();
+        let present = self.sc.power() && !self.sc.owner() && self.link.view().device.is_some();
+        if was && (plugged || !present) {
+            events.lost = self.sc.enabled();
+            self.sc.set_enabled(false);
+            self.sc.set_suspend(false);
+            self.sc.set_force_resume(false);
+            events.wakeup |= self.sc.wake_on_disconnect();
+        }
+        if present && (plugged || !was) {
+            events.wakeup |= self.sc.wake_on_connect();
+        }
+        self.sc.set_current_connect(present);
+        if (was != present || (plugged && was)) && !self.sc.connect_change() {
+            self.sc.set_connect_change(true);
+            events.change = true;
+        }
+        events
+    }
+
+    /// Takes the socket as it is for known.
+    fn note_socket(&mut self) {
+        let view = self.link.view();
+        self.generation = view.generation;
+        self.occupied = view.occupied;
+    }
+}

@@ -1,0 +1,176 @@
+//! The register file (EHCI 2.2, 2.3).
+
+use super::controller::{EECP, Ehci};
+use super::ports::RootPort;
+use super::spec::{CAPLENGTH, HCIVERSION, HccParams, HcsParams, UsbCmd, offset, usbsts};
+use crate::time::Time;
+
+/// FRINDEX 13:0.
+const FRINDEX: u64 = 0x3fff;
+
+impl Ehci {
+    /// A guest read. Accesses of 1, 2, 4 and 8 bytes at their own alignment work (8 at that of 4);
+    /// others read as zero.
+    pub(super) fn read_registers(&self, at: u64, data: &mut [u8], now: Time) {
+        data.fill(0);
+        if !is_aligned(at, data.len()) {
+            return;
+        }
+        let first = at % 4;
+        let mut dword = at & !3;
+        for chunk in data.chunks_mut(4) {
+            let bytes = self.register(dword, now).to_le_bytes();
+            let lanes = bytes.iter().skip(first as usize);
+            chunk.iter_mut().zip(lanes).for_each(|(into, from)| *into = *from);
+            dword = dword.wrapping_add(4);
+        }
+    }
+
+    /// A guest write: only the bytes written count, as with byte enables on the bus.
+    pub(super) fn write_registers(&mut self, at: u64, data: &[u8], now: Time) {
+        if !is_aligned(at, data.len()) {
+            return;
+        }
+        let first = at % 4;
+        let mut dword = at & !3;
+        for chunk in data.chunks(4) {
+            let (mut value, mut mask) = ([0; 4], [0; 4]);
+            let lanes = value.iter_mut().zip(&mut mask).skip(first as usize);
+            for ((value, mask), byte) in lanes.zip(chunk) {
+                (*value, *mask) = (*byte, 0xff);
+            }
+            self.set_register(dword, u32::from_le_bytes(value), u32::from_le_bytes(mask), now);
+            dword = dword.wrapping_add(4);
+        }
+    }
+
+    fn register(&self, at: u64, now: Time) -> u32 {
+        match at {
+            offset::CAPLENGTH_HCIVERSION => u32::from(HCIVERSION) << 16 | CAPLENGTH as u32,
+            offset::HCSPARAMS => self.hcsparams().into(),
+            offset::HCCPARAMS => self.hccparams().into(),
+            offset::USBCMD => self.usbcmd.with_doorbell(self.doorbell).into(),
+            offset::USBSTS => self.usbsts(),
+            offset::USBINTR => self.interrupts.enable(),
+            offset::FRINDEX => (self.clock.microframe(now) & FRINDEX) as u32,
+            offset::CTRLDSSEGMENT => self.segment,
+            offset::PERIODICLISTBASE => self.periodic.base,
+            offset::ASYNCLISTADDR => self.asynchronous.address,
+            offset::CONFIGFLAG => self.configured.into(),
+            _ => self.port_at(at).and_then(|n| self.ports.get(n)).map_or(0, RootPort::read),
+        }
+    }
+
+    fn hcsparams(&self) -> HcsParams {
+        let ports = u8::try_from(self.ports.len()).unwrap_or(15);
+        HcsParams::new()
+            .with_n_ports(ports)
+            .with_port_power_control(true)
+            .with_companions(self.companion.into())
+            .with_ports_per_companion(if self.companion { ports } else { 0 })
+    }
+
+    fn hccparams(&self) -> HccParams {
+        HccParams::new()
+            .with_addressing_64bit(self.wide)
+            .with_programmable_frame_list(true)
+            .with_asynchronous_park(true)
+            .with_eecp(EECP)
+    }
+
+    fn usbsts(&self) -> u32 {
+        let mut value = self.interrupts.status();
+        for (on, bit) in [
+            (self.halted, usbsts::HC_HALTED),
+            (self.asynchronous.reclamation, usbsts::RECLAMATION),
+            (self.periodic.active, usbsts::PERIODIC_STATUS),
+            (self.asynchronous_runs(), usbsts::ASYNCHRONOUS_STATUS),
+        ] {
+            if on {
+                value |= bit;
+            }
+        }
+        value
+    }
+
+    /// Index of the port whose PORTSC is at this offset.
+    fn port_at(&self, at: u64) -> Option<usize> {
+        let index = at.checked_sub(offset::PORTSC)? / 4;
+        usize::try_from(index).ok().filter(|n| *n < self.ports.len())
+    }
+
+    /// The bits of `mask` in a register become those of `value`.
+    fn set_register(&mut self, at: u64, value: u32, mask: u32, now: Time) {
+        let merge = |old: u32| (old & !mask) | (value & mask);
+        match at {
+            offset::USBCMD => self.write_usbcmd(value, mask, now),
+            offset::USBSTS => self.interrupts.acknowledge(value & mask),
+            offset::USBINTR => self.interrupts.set_enable(merge(self.interrupts.enable())),
+            offset::FRINDEX => {
+                // Ignored while running (EHCI 2.3.4).
+                let old = (self.clock.microframe(now) & FRINDEX) as u32;
+                self.clock.set(merge(old));
+            }
+            offset::CTRLDSSEGMENT if self.wide => self.segment = merge(self.segment),
+            offset::PERIODICLISTBASE => {
+                self.periodic.base = merge(self.periodic.base) & !0xfff;
+            }
+            // Software may write it only while the schedule is off (EHCI 2.3.7).
+            offset::ASYNCLISTADDR if !self.asynchronous_runs() => {
+                self.asynchronous.address = merge(self.asynchronous.address) & !0x1f;
+            }
+            offset::CONFIGFLAG => self.write_configflag(merge(self.configured.into()) & 1 != 0),
+            _ => {
+                let configured = self.configured;
+                if let Some(n) = self.port_at(at)
+                    && let Some(port) = self.ports.get_mut(n)
+                {
+                    let events = port.write(value, mask, configured);
+                    self.port_event(n, events);
+                }
+            }
+        }
+    }
+
+    fn write_usbcmd(&mut self, value: u32, mask: u32, now: Time) {
+        let old = self.usbcmd;
+        let merged = (u32::from(old) & !mask) | (value & mask);
+        let new = UsbCmd::from(merged & UsbCmd::WRITABLE);
+        if UsbCmd::from(value & mask).host_controller_reset() {
+            self.reset_registers();
+            return;
+        }
+        self.usbcmd = new;
+        // A ring stays until it is answered: writing 0 takes nothing back (EHCI 2.3.1).
+        self.doorbell |= UsbCmd::from(value & mask).doorbell();
+        match (old.run(), new.run()) {
+            (false, true) => self.start(now),
+            (true, false) => self.halt(now),
+            _ => {}
+        }
+        if old.asynchronous_enable() && !new.asynchronous_enable() {
+            self.stop_asynchronous();
+        }
+    }
+
+    fn write_configflag(&mut self, configured: bool) {
+        if configured == self.configured {
+            return;
+        }
+        self.configured = configured;
+        for n in 0..self.ports.len() {
+            if let Some(events) = self.ports.get_mut(n).map(|port| port.route(configured)) {
+                self.port_event(n, events);
+            }
+        }
+    }
+}
+
+fn is_aligned(at: u64, len: usize) -> bool {
+    match len {
+        1 => true,
+        2 => at.is_multiple_of(2),
+        4 | 8 => at.is_multiple_of(4),
+        _ => false,
+    }
+}

@@ -1,0 +1,340 @@
+//! The registers and memory structures of the EHCI specification, as typed bit-fields.
+//!
+//! Nothing here acts: this is chapters 2 and 3 of the specification in Rust.
+
+use bitfield_struct::bitfield;
+
+/// CAPLENGTH: where the operational registers begin (EHCI 2.2.1).
+pub(super) const CAPLENGTH: u64 = 0x20;
+/// HCIVERSION: 1.0, without the addendum (EHCI 2.2.2).
+pub(super) const HCIVERSION: u16 = 0x0100;
+
+/// Offsets in the register window (EHCI 2.2, 2.3).
+pub(super) mod offset {
+    use super::CAPLENGTH;
+
+    pub(in super::super) const CAPLENGTH_HCIVERSION: u64 = 0x00;
+    pub(in super::super) const HCSPARAMS: u64 = 0x04;
+    pub(in super::super) const HCCPARAMS: u64 = 0x08;
+    pub(in super::super) const USBCMD: u64 = CAPLENGTH;
+    pub(in super::super) const USBSTS: u64 = CAPLENGTH + 0x04;
+    pub(in super::super) const USBINTR: u64 = CAPLENGTH + 0x08;
+    pub(in super::super) const FRINDEX: u64 = CAPLENGTH + 0x0c;
+    pub(in super::super) const CTRLDSSEGMENT: u64 = CAPLENGTH + 0x10;
+    pub(in super::super) const PERIODICLISTBASE: u64 = CAPLENGTH + 0x14;
+    pub(in super::super) const ASYNCLISTADDR: u64 = CAPLENGTH + 0x18;
+    pub(in super::super) const CONFIGFLAG: u64 = CAPLENGTH + 0x40;
+    pub(in super::super) const PORTSC: u64 = CAPLENGTH + 0x44;
+}
+
+/// HCSPARAMS (EHCI 2.2.3).
+#[bitfield(u32)]
+pub(super) struct HcsParams {
+    #[bits(4)]
+    pub n_ports: u8,
+    pub port_power_control: bool,
+    #[bits(2)]
+    __: u8,
+    pub port_routing_rules: bool,
+    #[bits(4)]
+    pub ports_per_companion: u8,
+    #[bits(4)]
+    pub companions: u8,
+    pub port_indicators: bool,
+    #[bits(3)]
+    __: u8,
+    #[bits(4)]
+    pub debug_port: u8,
+    #[bits(8)]
+    __: u8,
+}
+
+/// HCCPARAMS (EHCI 2.2.4).
+#[bitfield(u32)]
+pub(super) struct HccParams {
+    pub addressing_64bit: bool,
+    pub programmable_frame_list: bool,
+    pub asynchronous_park: bool,
+    __: bool,
+    #[bits(4)]
+    pub isochronous_scheduling_threshold: u8,
+    #[bits(8)]
+    pub eecp: u8,
+    #[bits(16)]
+    __: u16,
+}
+
+/// USBCMD (EHCI 2.3.1). LHCRST and the fields of the addendum read 0: they are not implemented.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub(super) struct UsbCmd {
+    pub run: bool,
+    pub host_controller_reset: bool,
+    #[bits(2)]
+    pub frame_list_size: u8,
+    pub periodic_enable: bool,
+    pub asynchronous_enable: bool,
+    pub doorbell: bool,
+    __: bool,
+    #[bits(2)]
+    pub park_count: u8,
+    __: bool,
+    pub park_enable: bool,
+    #[bits(4)]
+    __: u8,
+    #[bits(8)]
+    pub interrupt_threshold: u8,
+    #[bits(8)]
+    __: u8,
+}
+
+impl UsbCmd {
+    /// Value after reset: threshold of 8 microframes, park mode on with a count of 3.
+    pub(super) fn at_reset() -> Self {
+        Self::new().with_interrupt_threshold(8).with_park_enable(true).with_park_count(3)
+    }
+
+    /// The bits a write stores as they are.
+    pub(super) const WRITABLE: u32 = 0x00ff_0b3d;
+}
+
+/// USBSTS (EHCI 2.3.2). Bits 5:0 are events, with their enables at the same places in USBINTR.
+pub(super) mod usbsts {
+    pub(in super::super) const USBINT: u32 = 1;
+    pub(in super::super) const USBERRINT: u32 = 1 << 1;
+    pub(in super::super) const PORT_CHANGE: u32 = 1 << 2;
+    pub(in super::super) const FRAME_LIST_ROLLOVER: u32 = 1 << 3;
+    pub(in super::super) const HOST_SYSTEM_ERROR: u32 = 1 << 4;
+    pub(in super::super) const ASYNC_ADVANCE: u32 = 1 << 5;
+    pub(in super::super) const EVENTS: u32 = 0x3f;
+    pub(in super::super) const HC_HALTED: u32 = 1 << 12;
+    pub(in super::super) const RECLAMATION: u32 = 1 << 13;
+    pub(in super::super) const PERIODIC_STATUS: u32 = 1 << 14;
+    pub(in super::super) const ASYNCHRONOUS_STATUS: u32 = 1 << 15;
+}
+
+/// PORTSC (EHCI 2.3.9).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub(super) struct PortSc {
+    pub current_connect: bool,
+    pub connect_change: bool,
+    pub enabled: bool,
+    pub enable_change: bool,
+    pub over_current: bool,
+    pub over_current_change: bool,
+    pub force_resume: bool,
+    pub suspend: bool,
+    pub reset: bool,
+    __: bool,
+    #[bits(2)]
+    pub line_status: u8,
+    pub power: bool,
+    pub owner: bool,
+    #[bits(2)]
+    __: u8,
+    #[bits(4)]
+    pub test: u8,
+    pub wake_on_connect: bool,
+    pub wake_on_disconnect: bool,
+    pub wake_on_over_current: bool,
+    #[bits(9)]
+    __: u16,
+}
+
+impl PortSc {
+    /// The write-1-to-clear bits.
+    pub(super) const CHANGES: u32 = 1 << 1 | 1 << 3 | 1 << 5;
+    /// LS: differential 1, a full- or high-speed device.
+    pub(super) const LINE_J: u8 = 0b10;
+    /// LS: differential 0, a low-speed device.
+    pub(super) const LINE_K: u8 = 0b01;
+}
+
+/// What a link pointer leads to (EHCI 3.1, Typ).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    IsochronousTd,
+    QueueHead,
+    SplitIsochronousTd,
+    SpanNode,
+}
+
+/// A link pointer: frame list entry, or first dword of QH, iTD, siTD and FSTN (EHCI 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Link(pub u32);
+
+impl Link {
+    pub(super) const fn terminates(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    pub(super) const fn address(self) -> u32 {
+        self.0 & !0x1f
+    }
+
+    pub(super) const fn element(self) -> Element {
+        match self.0 >> 1 & 3 {
+            0 => Element::IsochronousTd,
+            1 => Element::QueueHead,
+            2 => Element::SplitIsochronousTd,
+            _ => Element::SpanNode,
+        }
+    }
+}
+
+/// Endpoint speeds (EHCI 3.6.2, EPS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndpointSpeed {
+    Full,
+    Low,
+    High,
+    Reserved,
+}
+
+impl EndpointSpeed {
+    const fn from_bits(bits: u8) -> Self {
+        match bits {
+            0 => Self::Full,
+            1 => Self::Low,
+            2 => Self::High,
+            _ => Self::Reserved,
+        }
+    }
+
+    const fn into_bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// QH dword 1, endpoint characteristics (EHCI 3.6.2).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub(super) struct Characteristics {
+    #[bits(7)]
+    pub address: u8,
+    pub inactivate: bool,
+    #[bits(4)]
+    pub endpoint: u8,
+    #[bits(2)]
+    pub speed: EndpointSpeed,
+    /// DTC: the toggle comes from each qTD.
+    pub toggle_from_qtd: bool,
+    pub head: bool,
+    #[bits(11)]
+    pub max_packet: u16,
+    pub control_endpoint: bool,
+    #[bits(4)]
+    pub nak_reload: u8,
+}
+
+/// QH dword 2, endpoint capabilities (EHCI 3.6.2).
+#[bitfield(u32)]
+pub(super) struct Capabilities {
+    #[bits(8)]
+    pub s_mask: u8,
+    #[bits(8)]
+    pub c_mask: u8,
+    #[bits(7)]
+    pub hub_address: u8,
+    #[bits(7)]
+    pub port: u8,
+    #[bits(2)]
+    pub mult: u8,
+}
+
+/// PID codes of a token (EHCI 3.5.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TokenPid {
+    Out,
+    In,
+    Setup,
+    Reserved,
+}
+
+impl TokenPid {
+    const fn from_bits(bits: u8) -> Self {
+        match bits {
+            0 => Self::Out,
+            1 => Self::In,
+            2 => Self::Setup,
+            _ => Self::Reserved,
+        }
+    }
+
+    const fn into_bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// The token of a qTD and of the overlay (EHCI 3.5.3).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub(super) struct Token {
+    /// P for high speed (1: PING first), ERR for the others.
+    pub ping: bool,
+    pub split_complete: bool,
+    pub missed_microframe: bool,
+    pub transaction_error: bool,
+    pub babble: bool,
+    pub data_buffer_error: bool,
+    pub halted: bool,
+    pub active: bool,
+    #[bits(2)]
+    pub pid: TokenPid,
+    #[bits(2)]
+    pub cerr: u8,
+    #[bits(3)]
+    pub c_page: u8,
+    pub ioc: bool,
+    #[bits(15)]
+    pub total: u16,
+    pub toggle: bool,
+}
+
+/// Offsets of a QH's dwords (EHCI 3.6).
+pub(super) mod qh {
+    pub(in super::super) const LINK: u32 = 0x00;
+    pub(in super::super) const CAPABILITIES: u32 = 0x08;
+    pub(in super::super) const CURRENT: u32 = 0x0c;
+    pub(in super::super) const NEXT: u32 = 0x10;
+    pub(in super::super) const ALTERNATE: u32 = 0x14;
+    pub(in super::super) const TOKEN: u32 = 0x18;
+    pub(in super::super) const BUFFERS: u32 = 0x1c;
+    pub(in super::super) const BUFFERS_HIGH: u32 = 0x30;
+}
+
+/// Offsets of a qTD's dwords (EHCI 3.5).
+pub(super) mod qtd {
+    pub(in super::super) const NEXT: u32 = 0x00;
+    pub(in super::super) const TOKEN: u32 = 0x08;
+    pub(in super::super) const BUFFERS: u32 = 0x0c;
+    pub(in super::super) const BUFFERS_HIGH: u32 = 0x20;
+}
+
+/// Microframes in a frame.
+pub(super) const MICROFRAMES: u64 = 8;
+/// Length of a microframe in nanoseconds.
+pub(super) const MICROFRAME_NANOS: u64 = 125_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bit_fields_lie_where_the_specification_puts_them() {
+        assert_eq!(u32::from(UsbCmd::at_reset()), 0x0008_0b00);
+        let token = Token::from(0x8123_4567);
+        assert!(token.toggle());
+        assert_eq!(token.total(), 0x123);
+        assert_eq!((token.c_page(), token.cerr(), token.pid()), (4, 1, TokenPid::In));
+        assert!(token.halted() && token.data_buffer_error() && !token.active());
+        let qh = Characteristics::from(0x4200_e103);
+        assert_eq!((qh.nak_reload(), qh.max_packet()), (4, 512));
+        assert!(qh.head() && qh.toggle_from_qtd());
+        assert_eq!((qh.speed(), qh.endpoint(), qh.address()), (EndpointSpeed::High, 1, 3));
+        assert_eq!(u32::from(PortSc::new().with_power(true).with_owner(true)), 0x3000);
+        assert_eq!(Link(0x1234_5662).element(), Element::QueueHead);
+        assert_eq!(Link(0x1234_5662).address(), 0x1234_5660);
+    }
+}

@@ -1,0 +1,761 @@
+//! A driver for an EHCI controller, along the lines of a real one.
+//!
+//! New transfers go into the old dummy qTD of a queue, whose token is stored last; a queue head
+//! leaves the asynchronous schedule by two rings of the doorbell; interrupt queue heads hang in the
+//! frame list, slow ones before fast ones.
+
+use std::collections::HashMap;
+
+use vm_usb::ehci::Ehci;
+use vm_usb::usb::{Direction, EndpointAddress, Pid, SetupPacket, Speed};
+
+use super::host::{Device, HostDriver, Pipe, TransferError};
+use super::machine::Machine;
+
+/// Offsets of the operational registers, with CAPLENGTH as this driver expects it.
+pub mod reg {
+    pub const USBCMD: u64 = 0x20;
+    pub const USBSTS: u64 = 0x24;
+    pub const USBINTR: u64 = 0x28;
+    pub const FRINDEX: u64 = 0x2c;
+    pub const CTRLDSSEGMENT: u64 = 0x30;
+    pub const PERIODICLISTBASE: u64 = 0x34;
+    pub const ASYNCLISTADDR: u64 = 0x38;
+    pub const CONFIGFLAG: u64 = 0x60;
+    pub const PORTSC: u64 = 0x64;
+}
+
+pub mod cmd {
+    pub const RUN: u32 = 1;
+    pub const RESET: u32 = 1 << 1;
+    pub const PERIODIC: u32 = 1 << 4;
+    pub const ASYNCHRONOUS: u32 = 1 << 5;
+    pub const DOORBELL: u32 = 1 << 6;
+    /// A threshold of one microframe.
+    pub const ITC_1: u32 = 1 << 16;
+}
+
+pub mod sts {
+    pub const INT: u32 = 1;
+    pub const ERROR: u32 = 1 << 1;
+    pub const PORT: u32 = 1 << 2;
+    pub const ROLLOVER: u32 = 1 << 3;
+    pub const SYSTEM_ERROR: u32 = 1 << 4;
+    pub const ADVANCE: u32 = 1 << 5;
+    pub const HALTED: u32 = 1 << 12;
+    pub const RECLAMATION: u32 = 1 << 13;
+    pub const PERIODIC: u32 = 1 << 14;
+    pub const ASYNCHRONOUS: u32 = 1 << 15;
+}
+
+pub mod port {
+    pub const CONNECT: u32 = 1;
+    pub const CONNECT_CHANGE: u32 = 1 << 1;
+    pub const ENABLED: u32 = 1 << 2;
+    pub const ENABLE_CHANGE: u32 = 1 << 3;
+    pub const OVER_CURRENT: u32 = 1 << 4;
+    pub const OVER_CURRENT_CHANGE: u32 = 1 << 5;
+    pub const RESUME: u32 = 1 << 6;
+    pub const SUSPEND: u32 = 1 << 7;
+    pub const RESET: u32 = 1 << 8;
+    pub const LINE: u32 = 3 << 10;
+    pub const LINE_J: u32 = 2 << 10;
+    pub const LINE_K: u32 = 1 << 10;
+    pub const POWER: u32 = 1 << 12;
+    pub const OWNER: u32 = 1 << 13;
+    pub const CHANGES: u32 = CONNECT_CHANGE | ENABLE_CHANGE | OVER_CURRENT_CHANGE;
+}
+
+pub mod token {
+    pub const PING: u32 = 1;
+    pub const MISSED: u32 = 1 << 2;
+    pub const ERROR: u32 = 1 << 3;
+    pub const BABBLE: u32 = 1 << 4;
+    pub const BUFFER_ERROR: u32 = 1 << 5;
+    pub const HALTED: u32 = 1 << 6;
+    pub const ACTIVE: u32 = 1 << 7;
+    pub const OUT: u32 = 0;
+    pub const IN: u32 = 1 << 8;
+    pub const SETUP: u32 = 2 << 8;
+    pub const CERR_3: u32 = 3 << 10;
+    pub const IOC: u32 = 1 << 15;
+    pub const TOGGLE: u32 = 1 << 31;
+
+    pub fn total(token: u32) -> u32 {
+        token >> 16 & 0x7fff
+    }
+
+    pub fn cerr(token: u32) -> u32 {
+        token >> 10 & 3
+    }
+
+    pub fn c_page(token: u32) -> u32 {
+        token >> 12 & 7
+    }
+}
+
+/// "No pointer": bit 0 of a link or qTD pointer.
+pub const TERMINATE: u32 = 1;
+/// Typ of a link to a queue head.
+pub const QUEUE_HEAD: u32 = 1 << 1;
+/// QH dword 1: head of the reclamation list.
+pub const HEAD: u32 = 1 << 15;
+/// QH dword 1: the toggle comes from each qTD.
+pub const DTC: u32 = 1 << 14;
+/// QH dword 1: a high-speed endpoint.
+pub const HIGH_SPEED: u32 = 2 << 12;
+
+/// Entries of the frame list.
+pub const FRAMES: u32 = 1024;
+/// Bytes of a QH and of a qTD in their longest form.
+const STRUCTURE: u32 = 0x60;
+/// How long the driver waits for a control or bulk transfer.
+const PATIENCE_MILLIS: u64 = 5_000;
+
+/// A queue head and its queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue {
+    pub head: u32,
+    /// The inactive qTD at the queue's end.
+    pub dummy: u32,
+    /// QH dword 1 and 2.
+    pub characteristics: u32,
+    pub capabilities: u32,
+    /// Frames between visits, for an interrupt queue.
+    pub period: Option<u32>,
+}
+
+/// One qTD to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Td {
+    pub pid: Pid,
+    pub buffer: u32,
+    pub len: u32,
+    /// For queues that take the toggle from the qTD.
+    pub toggle: bool,
+    pub ioc: bool,
+    /// Alternate Next; `None` for T = 1.
+    pub alternate: Option<u32>,
+    pub cerr: u32,
+}
+
+impl Td {
+    pub fn new(pid: Pid, buffer: u32, len: u32) -> Self {
+        Self { pid, buffer, len, toggle: false, ioc: false, alternate: None, cerr: 3 }
+    }
+
+    pub fn ioc(self) -> Self {
+        Self { ioc: true, ..self }
+    }
+
+    pub fn toggle(self, toggle: bool) -> Self {
+        Self { toggle, ..self }
+    }
+
+    pub fn alternate(self, qtd: u32) -> Self {
+        Self { alternate: Some(qtd), ..self }
+    }
+
+    pub fn cerr(self, cerr: u32) -> Self {
+        Self { cerr, ..self }
+    }
+
+    /// The token of the active qTD.
+    pub fn token(&self) -> u32 {
+        let pid = match self.pid {
+            Pid::Out => token::OUT,
+            Pid::In => token::IN,
+            Pid::Setup => token::SETUP,
+        };
+        token::ACTIVE
+            | pid
+            | self.cerr << 10
+            | self.len << 16
+            | if self.ioc { token::IOC } else { 0 }
+            | if self.toggle { token::TOGGLE } else { 0 }
+    }
+
+    /// The five buffer pointers of contiguous memory.
+    pub fn pages(&self) -> [u32; 5] {
+        std::array::from_fn(|n| match n {
+            0 => self.buffer,
+            n => (self.buffer & !0xfff) + 0x1000 * n as u32,
+        })
+    }
+}
+
+/// The driver, with the machine it runs on.
+pub struct EhciDriver {
+    pub machine: Machine<Ehci>,
+    /// The head of the asynchronous ring: halted, and never given work.
+    pub ring: u32,
+    /// The dummy of the ring's head, where short reads end.
+    pub stop: u32,
+    pub frame_list: u32,
+    queues: HashMap<(u8, u8), Queue>,
+    /// Period of each interrupt queue head.
+    periods: HashMap<u32, u32>,
+    /// USBSTS events seen by the interrupt handler.
+    pub events: Vec<u32>,
+}
+
+impl EhciDriver {
+    /// Takes the controller over: halt, reset, schedules, run, ports (EHCI 4.1).
+    pub fn new(machine: Machine<Ehci>) -> Self {
+        let mut driver = Self {
+            machine,
+            ring: 0,
+            stop: 0,
+            frame_list: 0,
+            queues: HashMap::new(),
+            periods: HashMap::new(),
+            events: Vec::new(),
+        };
+        driver.start();
+        driver
+    }
+
+    fn start(&mut self) {
+        let m = &mut self.machine;
+        let capabilities = m.read32(0);
+        assert_eq!(capabilities & 0xff, 0x20, "CAPLENGTH");
+        m.write32(reg::USBINTR, 0);
+        let command = m.read32(reg::USBCMD);
+        m.write32(reg::USBCMD, command & !cmd::RUN);
+        assert!(m.wait_millis(2, |m| m.read32(reg::USBSTS) & sts::HALTED != 0), "halts");
+        m.write32(reg::USBCMD, cmd::RESET);
+        assert!(m.wait_millis(250, |m| m.read32(reg::USBCMD) & cmd::RESET == 0), "resets");
+
+        self.frame_list = m.alloc(4 * FRAMES, 0x1000);
+        for n in 0..FRAMES {
+            m.store(self.frame_list + 4 * n, TERMINATE);
+        }
+        self.ring = m.alloc(STRUCTURE, 32);
+        self.stop = m.alloc(STRUCTURE, 32);
+        m.store_all(self.stop, &[TERMINATE, TERMINATE, token::HALTED]);
+        m.store_all(
+            self.ring,
+            &[self.ring | QUEUE_HEAD, HEAD | HIGH_SPEED, 1 << 30, 0, TERMINATE, self.stop],
+        );
+        m.store(self.ring + 0x18, token::HALTED);
+
+        m.write32(reg::PERIODICLISTBASE, self.frame_list);
+        m.write32(reg::ASYNCLISTADDR, self.ring);
+        m.write32(reg::USBCMD, cmd::RUN | cmd::ITC_1);
+        m.write32(reg::CONFIGFLAG, 1);
+        assert!(m.wait_millis(5, |m| m.read32(reg::USBSTS) & sts::HALTED == 0), "runs");
+        m.write32(reg::USBINTR, 0x37);
+        for n in 0..self.ports() {
+            self.set_port(n, port::POWER, 0);
+        }
+        self.machine.advance_millis(20);
+    }
+
+    /// Sets bits of a port's register, then clears others, without acknowledging changes.
+    pub fn set_port(&mut self, n: usize, set: u32, clear: u32) {
+        let register = reg::PORTSC + 4 * n as u64;
+        let value = self.machine.read32(register) & !port::CHANGES;
+        self.machine.write32(register, (value | set) & !clear);
+    }
+
+    pub fn port(&mut self, n: usize) -> u32 {
+        self.machine.read32(reg::PORTSC + 4 * n as u64)
+    }
+
+    /// The interrupt handler: acknowledges, and looks again until nothing is left.
+    pub fn service(&mut self) {
+        while self.machine.line {
+            let status = self.machine.read32(reg::USBSTS) & 0x3f;
+            self.machine.write32(reg::USBSTS, status);
+            self.events.push(status);
+        }
+    }
+
+    /// Takes all events seen by the interrupt handler, ORed.
+    pub fn take_events(&mut self) -> u32 {
+        self.service();
+        self.events.drain(..).fold(0, |all, event| all | event)
+    }
+
+    /// Lets time pass, serving interrupts, until `done`; false if `millis` go by first.
+    pub fn wait(&mut self, millis: u64, mut done: impl FnMut(&mut Machine<Ehci>) -> bool) -> bool {
+        let end = self.machine.now.after_millis(millis);
+        loop {
+            self.service();
+            if done(&mut self.machine) {
+                return true;
+            }
+            if self.machine.now >= end {
+                return false;
+            }
+            self.machine.advance_micros(10);
+        }
+    }
+
+    /// Makes a queue, not yet in any schedule.
+    pub fn queue(&mut self, characteristics: u32, capabilities: u32, period: Option<u32>) -> Queue {
+        let head = self.machine.alloc(STRUCTURE, 32);
+        let dummy = self.new_dummy();
+        let m = &mut self.machine;
+        m.store_all(head, &[TERMINATE, characteristics, capabilities, 0, dummy, TERMINATE, 0]);
+        if let Some(period) = period {
+            self.periods.insert(head, period);
+        }
+        Queue { head, dummy, characteristics, capabilities, period }
+    }
+
+    fn new_dummy(&mut self) -> u32 {
+        let dummy = self.machine.alloc(STRUCTURE, 32);
+        self.machine.store_all(dummy, &[TERMINATE, TERMINATE, token::HALTED]);
+        dummy
+    }
+
+    /// Makes a queue for an endpoint of a high-speed device and links it.
+    pub fn open(&mut self, address: u8, endpoint: u8, max_packet: u16, extra: u32) -> Queue {
+        let characteristics = u32::from(address)
+            | u32::from(endpoint) << 8
+            | HIGH_SPEED
+            | u32::from(max_packet) << 16
+            | extra;
+        let queue = self.queue(characteristics, 1 << 30, None);
+        self.link(&queue);
+        queue
+    }
+
+    /// Links a queue head into the asynchronous ring, right behind its head.
+    pub fn link(&mut self, queue: &Queue) {
+        let m = &mut self.machine;
+        let next = m.load(self.ring);
+        m.store(queue.head, next);
+        m.store(self.ring, queue.head | QUEUE_HEAD);
+        self.enable(cmd::ASYNCHRONOUS, sts::ASYNCHRONOUS);
+    }
+
+    /// Switches a schedule on and waits for its status.
+    pub fn enable(&mut self, enable: u32, status: u32) {
+        let command = self.machine.read32(reg::USBCMD);
+        if command & enable == 0 {
+            self.machine.write32(reg::USBCMD, command | enable);
+        }
+        let on = self.wait(3, |m| m.read32(reg::USBSTS) & status != 0);
+        assert!(on, "the schedule starts");
+    }
+
+    /// Switches a schedule off and waits for its status.
+    pub fn disable(&mut self, enable: u32, status: u32) {
+        let command = self.machine.read32(reg::USBCMD);
+        self.machine.write32(reg::USBCMD, command & !enable);
+        let off = self.wait(3, |m| m.read32(reg::USBSTS) & status == 0);
+        assert!(off, "the schedule stops");
+    }
+
+    /// Takes a queue head out of the ring's memory; the controller may still hold on to it.
+    pub fn cut_out(&mut self, queue: &Queue) {
+        let m = &mut self.machine;
+        let mut at = self.ring;
+        loop {
+            let next = m.load(at) & !0x1f;
+            if next == queue.head {
+                break;
+            }
+            assert_ne!(next, self.ring, "the queue is in the ring");
+            at = next;
+        }
+        let behind = m.load(queue.head);
+        m.store(at, behind);
+    }
+
+    /// Rings the doorbell and waits for the answer.
+    pub fn ring_doorbell(&mut self) {
+        let command = self.machine.read32(reg::USBCMD);
+        self.events.clear();
+        self.machine.write32(reg::USBCMD, command | cmd::DOORBELL);
+        let end = self.machine.now.after_millis(10);
+        loop {
+            self.service();
+            if self.events.iter().any(|e| e & sts::ADVANCE != 0) {
+                return;
+            }
+            assert!(self.machine.now < end, "the watchdog barks: no IAA after 10 ms");
+            self.machine.advance_micros(10);
+        }
+    }
+
+    /// Unlinks a queue head; afterwards its memory is the driver's.
+    pub fn unlink(&mut self, queue: &Queue) {
+        self.cut_out(queue);
+        self.ring_doorbell();
+        self.ring_doorbell();
+    }
+
+    /// Links an interrupt queue head into every `period`-th frame, behind slower ones.
+    pub fn link_periodic(&mut self, queue: &Queue, phase: u32) {
+        let period = queue.period.expect("an interrupt queue");
+        for frame in (phase..FRAMES).step_by(period as usize) {
+            let mut at = self.frame_list + 4 * frame;
+            loop {
+                let here = self.machine.load(at);
+                let next = here & !0x1f;
+                let slower = here & TERMINATE == 0
+                    && next != queue.head
+                    && self.periods.get(&next).is_none_or(|p| *p >= period);
+                if !slower {
+                    if next != queue.head || here & TERMINATE != 0 {
+                        self.machine.store(queue.head, here);
+                        self.machine.store(at, queue.head | QUEUE_HEAD);
+                    }
+                    break;
+                }
+                at = next;
+            }
+        }
+        self.enable(cmd::PERIODIC, sts::PERIODIC);
+    }
+
+    /// Takes an interrupt queue head out of the frame list and lets the controller forget it.
+    pub fn unlink_periodic(&mut self, queue: &Queue) {
+        let behind = self.machine.load(queue.head);
+        for frame in 0..FRAMES {
+            let mut at = self.frame_list + 4 * frame;
+            loop {
+                let here = self.machine.load(at);
+                if here & TERMINATE != 0 {
+                    break;
+                }
+                if here & !0x1f == queue.head {
+                    self.machine.store(at, behind);
+                    break;
+                }
+                at = here & !0x1f;
+            }
+        }
+        self.machine.advance_micros(1_125);
+    }
+
+    /// Appends qTDs to a queue: the first takes the place of the old dummy, whose token is stored
+    /// last. Returns their addresses; the queue ends in a new dummy.
+    pub fn submit(&mut self, queue: &mut Queue, tds: &[Td]) -> Vec<u32> {
+        let mut places = vec![queue.dummy];
+        for _ in tds {
+            places.push(self.new_dummy());
+        }
+        let m = &mut self.machine;
+        for (n, td) in tds.iter().enumerate().rev() {
+            m.store(places[n], places[n + 1]);
+            m.store(places[n] + 4, td.alternate.unwrap_or(TERMINATE));
+            m.store_all(places[n] + 0x0c, &td.pages());
+            m.store(places[n] + 8, td.token());
+        }
+        queue.dummy = places.pop().expect("one more than qTDs");
+        places
+    }
+
+    /// What a driver puts into the overlay of an unlinked queue head before it links it again: the
+    /// queue begins at `first`, toggle and ping state stay.
+    pub fn restart(&mut self, queue: &Queue, first: u32) {
+        let m = &mut self.machine;
+        let kept = m.load(queue.head + 0x18) & (token::TOGGLE | token::PING);
+        m.store(queue.head + 0x10, first);
+        m.store(queue.head + 0x14, TERMINATE);
+        m.store(queue.head + 0x18, kept);
+    }
+
+    /// A control or bulk IN/OUT buffer as qTDs of up to 20 KiB; short reads stop at the driver's own
+    /// dummy, except in the last one.
+    pub fn data(&self, pid: Pid, buffer: u32, len: u32, max_packet: u32) -> Vec<Td> {
+        let mut tds = Vec::new();
+        let mut done = 0;
+        loop {
+            let at = buffer + done;
+            let room = 0x5000 - (at & 0xfff);
+            let left = len - done;
+            let take = if left <= room { left } else { room - room % max_packet };
+            let mut td = Td::new(pid, at, take);
+            done += take;
+            if done < len && pid == Pid::In {
+                td = td.alternate(self.stop);
+            }
+            tds.push(td);
+            if done == len {
+                return tds;
+            }
+        }
+    }
+
+    /// Waits for qTDs that were submitted in a row; returns the last one's token that counts: of the
+    /// one that ended the transfer.
+    fn wait_for(&mut self, qtds: &[u32], millis: u64) -> Option<Ended> {
+        let mut ended = None;
+        self.wait(millis, |m| {
+            for (n, qtd) in qtds.iter().enumerate() {
+                let t = m.load(qtd + 8);
+                if t & token::ACTIVE != 0 {
+                    return false;
+                }
+                let last = n + 1 == qtds.len();
+                if last || t & token::HALTED != 0 || token::total(t) != 0 {
+                    ended = Some(Ended { token: t, at: n });
+                    return true;
+                }
+            }
+            true
+        });
+        ended
+    }
+
+    fn error(&self, token: u32) -> Option<TransferError> {
+        if token & token::HALTED == 0 {
+            return None;
+        }
+        Some(if token & token::BABBLE != 0 {
+            TransferError::Babble
+        } else if token & token::ERROR != 0 && token::cerr(token) == 0 {
+            TransferError::NoAnswer
+        } else {
+            TransferError::Stall
+        })
+    }
+
+    /// Has qTDs carried out; returns how many bytes are left of those up to the one that ended it.
+    fn transfer(
+        &mut self,
+        queue: &mut Queue,
+        tds: &[Td],
+        millis: u64,
+    ) -> Result<Ended, TransferError> {
+        let qtds = self.submit(queue, tds);
+        let ended = self.wait_for(&qtds, millis);
+        if self.events.iter().any(|e| e & sts::SYSTEM_ERROR != 0) {
+            return Err(TransferError::ControllerDied);
+        }
+        let halted = ended.and_then(|e| self.error(e.token));
+        let stopped = ended.is_none_or(|e| e.at + 1 < tds.len());
+        if halted.is_some() || stopped {
+            // Nothing of this transfer may be carried out any more.
+            match queue.period {
+                None => self.unlink(queue),
+                Some(_) => self.unlink_periodic(queue),
+            }
+            self.restart(queue, queue.dummy);
+            match queue.period {
+                None => self.link(queue),
+                Some(_) => self.link_periodic(queue, 0),
+            }
+        }
+        match (ended, halted) {
+            (_, Some(error)) => Err(error),
+            (Some(ended), None) => Ok(ended),
+            (None, None) => Err(TransferError::TimedOut),
+        }
+    }
+
+    fn queue_for(&mut self, pipe: &Pipe) -> Queue {
+        let key = (pipe.device.address, pipe.endpoint.byte());
+        if let Some(queue) = self.queues.get(&key) {
+            return *queue;
+        }
+        let number = pipe.endpoint.number();
+        let queue = if pipe.interval == 0 {
+            let nak_reload = 4 << 28;
+            self.open(pipe.device.address, number, pipe.max_packet & 0x7ff, nak_reload)
+        } else {
+            // 2^(bInterval-1) microframes; below a frame, every one (USB 2.0, 9.6.6).
+            let microframes = 1u32 << (pipe.interval - 1).min(12);
+            let period = (microframes / 8).clamp(1, FRAMES / 2);
+            let s_mask = if microframes < 8 { 0xff } else { 0x01 };
+            let mult = u32::from(pipe.max_packet >> 11 & 3) + 1;
+            let characteristics = u32::from(pipe.device.address)
+                | u32::from(number) << 8
+                | HIGH_SPEED
+                | u32::from(pipe.max_packet & 0x7ff) << 16;
+            let queue = self.queue(characteristics, mult << 30 | s_mask, Some(period));
+            self.link_periodic(&queue, 0);
+            queue
+        };
+        self.queues.insert(key, queue);
+        queue
+    }
+
+    /// The queue of endpoint 0. Address and packet size of a linked, idle queue head may change.
+    fn control_queue(&mut self, device: &Device) -> Queue {
+        let key = (device.address, 0);
+        let characteristics = u32::from(device.address)
+            | HIGH_SPEED
+            | DTC
+            | u32::from(device.control_packet) << 16
+            | 4 << 28;
+        match self.queues.get(&key) {
+            Some(queue) => {
+                let queue = *queue;
+                self.machine.store(queue.head + 4, characteristics);
+                queue
+            }
+            None => {
+                let queue = self.queue(characteristics, 1 << 30, None);
+                self.link(&queue);
+                self.queues.insert(key, queue);
+                queue
+            }
+        }
+    }
+
+    fn receive_some(
+        &mut self,
+        pipe: &Pipe,
+        len: usize,
+        millis: u64,
+    ) -> Result<Vec<u8>, TransferError> {
+        let mut queue = self.queue_for(pipe);
+        let buffer = self.machine.alloc((len as u32).max(1), 64);
+        let mut tds = self.data(Pid::In, buffer, len as u32, u32::from(pipe.max_packet & 0x7ff));
+        if let Some(last) = tds.last_mut() {
+            last.ioc = true;
+        }
+        let ended = self.transfer(&mut queue, &tds, millis);
+        self.queues.insert((pipe.device.address, pipe.endpoint.byte()), queue);
+        let ended = ended?;
+        let asked: u32 = tds[..=ended.at].iter().map(|td| td.len).sum();
+        Ok(self.machine.bytes(buffer, (asked - token::total(ended.token)) as usize))
+    }
+}
+
+/// How a transfer ended.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    /// Token of the qTD that ended it, and which one that was.
+    token: u32,
+    at: usize,
+}
+
+impl HostDriver for EhciDriver {
+    fn ports(&mut self) -> usize {
+        (self.machine.read32(4) & 0xf) as usize
+    }
+
+    fn connected(&mut self, port: usize) -> bool {
+        self.port(port) & port::CONNECT != 0
+    }
+
+    fn reset_port(&mut self, n: usize) -> Option<Speed> {
+        let status = self.port(n);
+        self.machine.write32(reg::PORTSC + 4 * n as u64, status);
+        if status & port::CONNECT == 0 {
+            return None;
+        }
+        if status & port::LINE == port::LINE_K {
+            self.set_port(n, port::OWNER, 0);
+            return None;
+        }
+        self.set_port(n, port::RESET, port::ENABLED);
+        self.machine.advance_millis(50);
+        self.set_port(n, 0, port::RESET);
+        let done = self.wait(1, |m| m.read32(reg::PORTSC + 4 * n as u64) & port::RESET == 0);
+        assert!(done, "the reset ends");
+        if self.port(n) & port::ENABLED == 0 {
+            // Not a high-speed device: the companion's.
+            self.set_port(n, port::OWNER, 0);
+            return None;
+        }
+        self.machine.advance_millis(10);
+        Some(Speed::High)
+    }
+
+    fn control(
+        &mut self,
+        device: &Device,
+        setup: SetupPacket,
+        data: &[u8],
+    ) -> Result<Vec<u8>, TransferError> {
+        let mut queue = self.control_queue(device);
+        let packet = self.machine.alloc_bytes(&setup_bytes(&setup), 8);
+        let len = u32::from(setup.length());
+        let reads = setup.direction() == Direction::In && len != 0;
+        let mut tds = vec![Td::new(Pid::Setup, packet, 8)];
+        let buffer = self.machine.alloc(len.max(1), 64);
+        if len != 0 {
+            self.machine.fill(buffer, &data[..data.len().min(len as usize)]);
+            let pid = if reads { Pid::In } else { Pid::Out };
+            tds.push(Td::new(pid, buffer, len).toggle(true));
+        }
+        let status = if reads { Pid::Out } else { Pid::In };
+        tds.push(Td::new(status, 0, 0).toggle(true).ioc());
+        let qtds = self.submit(&mut queue, &tds);
+        let mut done = false;
+        self.wait(PATIENCE_MILLIS, |m| {
+            let halted = qtds.iter().any(|q| m.load(q + 8) & token::HALTED != 0);
+            done = qtds.iter().all(|q| m.load(q + 8) & token::ACTIVE == 0);
+            halted || done
+        });
+        let tokens: Vec<u32> = qtds.iter().map(|q| self.machine.load(q + 8)).collect();
+        let error = tokens.iter().find_map(|t| self.error(*t));
+        if error.is_some() || !done {
+            self.unlink(&queue);
+            self.restart(&queue, queue.dummy);
+            self.link(&queue);
+        }
+        self.queues.insert((device.address, 0), queue);
+        match error {
+            Some(error) => Err(error),
+            None if !done => Err(TransferError::TimedOut),
+            None if reads => {
+                let received = len - token::total(tokens[1]);
+                Ok(self.machine.bytes(buffer, received as usize))
+            }
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn send(&mut self, pipe: &Pipe, data: &[u8]) -> Result<(), TransferError> {
+        let mut queue = self.queue_for(pipe);
+        let len = data.len() as u32;
+        let buffer = self.machine.alloc(len.max(1), 64);
+        self.machine.fill(buffer, data);
+        let mut tds = self.data(Pid::Out, buffer, len, u32::from(pipe.max_packet & 0x7ff));
+        if let Some(last) = tds.last_mut() {
+            last.ioc = true;
+        }
+        let ended = self.transfer(&mut queue, &tds, PATIENCE_MILLIS);
+        self.queues.insert((pipe.device.address, pipe.endpoint.byte()), queue);
+        ended.map(|_| ())
+    }
+
+    fn receive(&mut self, pipe: &Pipe, len: usize) -> Result<Vec<u8>, TransferError> {
+        self.receive_some(pipe, len, PATIENCE_MILLIS)
+    }
+
+    fn poll(&mut self, pipe: &Pipe, len: usize, millis: u64) -> Result<Vec<u8>, TransferError> {
+        self.receive_some(pipe, len, millis)
+    }
+
+    fn reset_toggle(&mut self, pipe: &Pipe) {
+        let key = (pipe.device.address, pipe.endpoint.byte());
+        if let Some(queue) = self.queues.get(&key) {
+            let at = queue.head + 0x18;
+            let kept = self.machine.load(at) & !token::TOGGLE;
+            self.machine.store(at, kept);
+        }
+    }
+
+    fn sleep_millis(&mut self, millis: u64) {
+        self.machine.advance_millis(millis);
+        self.service();
+    }
+}
+
+/// The eight bytes of a SETUP packet.
+pub fn setup_bytes(setup: &SetupPacket) -> [u8; 8] {
+    let [v0, v1] = setup.value().to_le_bytes();
+    let [i0, i1] = setup.index().to_le_bytes();
+    let [l0, l1] = setup.length().to_le_bytes();
+    [setup.bm_request_type, setup.b_request, v0, v1, i0, i1, l0, l1]
+}
+
+/// The control endpoint of a device that has just been reset.
+pub fn fresh_device() -> Device {
+    Device { address: 0, speed: Speed::High, control_packet: 64 }
+}
+
+/// A bulk endpoint.
+pub fn bulk(device: Device, endpoint: EndpointAddress, max_packet: u16) -> Pipe {
+    Pipe { device, endpoint, max_packet, interval: 0 }
+}
