@@ -23,13 +23,7 @@ pub(super) struct Register {
 impl Register {
     /// A register that no write changes.
     pub(super) const fn read_only(offset: u8, size: u8, reset: u32) -> Self {
-        Self {
-            offset,
-            size,
-            reset,
-            writable: 0,
-            clearable: 0,
-        }
+        Self { offset, size, reset, writable: 0, clearable: 0 }
     }
 }
 
@@ -50,9 +44,7 @@ pub(super) struct ConfigSpace {
 impl ConfigSpace {
     /// All bytes read-only zero.
     pub(super) fn new() -> Self {
-        Self {
-            bytes: [Byte::default(); SIZE],
-        }
+        Self { bytes: [Byte::default(); SIZE] }
     }
 
     /// Adds `registers`; a later one replaces an earlier one at the same place.
@@ -67,12 +59,7 @@ impl ConfigSpace {
                 .take(register.size.into())
                 .zip(reset.into_iter().zip(writable).zip(clearable))
                 .for_each(|(byte, ((reset, writable), clearable))| {
-                    *byte = Byte {
-                        value: reset,
-                        reset,
-                        writable,
-                        clearable,
-                    };
+                    *byte = Byte { value: reset, reset, writable, clearable };
                 });
         }
     }

@@ -115,8 +115,7 @@ where
         }
         data.fill(0);
         if self.in_window(offset, data.len()) {
-            self.controller
-                .read(&self.context(memory, now), offset, data);
+            self.controller.read(&self.context(memory, now), offset, data);
         }
         self.settle();
     }
@@ -124,8 +123,7 @@ where
     /// Guest write to BAR 0.
     pub fn bar_write(&mut self, memory: &M, now: Time, offset: u64, data: &[u8]) {
         if self.answers() && self.in_window(offset, data.len()) {
-            self.controller
-                .write(&self.context(memory, now), offset, data);
+            self.controller.write(&self.context(memory, now), offset, data);
         }
         self.settle();
     }
@@ -193,17 +191,11 @@ where
     }
 
     fn in_window(&self, offset: u64, len: usize) -> bool {
-        offset
-            .checked_add(len as u64)
-            .is_some_and(|end| end <= self.controller.window())
+        offset.checked_add(len as u64).is_some_and(|end| end <= self.controller.window())
     }
 
     fn context<'a>(&self, memory: &'a M, now: Time) -> Context<'a, M> {
-        if self.has_dma() {
-            Context::new(memory, now)
-        } else {
-            Context::without_dma(now)
-        }
+        if self.has_dma() { Context::new(memory, now) } else { Context::without_dma(now) }
     }
 
     /// USBSTS, found as a driver finds it: CAPLENGTH bytes into the window, then 4 (EHCI 2.2.1, 2.3).

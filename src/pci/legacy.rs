@@ -31,13 +31,7 @@ const BAR_WRITTEN: u32 = 1 << 31;
 pub(super) fn declare(config: &mut ConfigSpace) {
     config.declare(&[
         Register::read_only(0x60, 1, SBRN),
-        Register {
-            offset: 0x61,
-            size: 1,
-            reset: FLADJ,
-            writable: 0x3f,
-            clearable: 0,
-        },
+        Register { offset: 0x61, size: 1, reset: FLADJ, writable: 0x3f, clearable: 0 },
         Register {
             offset: 0x62,
             size: 2,

@@ -22,24 +22,9 @@ pub(super) fn declare(config: &mut ConfigSpace, next: u8) {
             writable: ENABLE,
             clearable: 0,
         },
-        Register {
-            offset: ADDRESS,
-            size: 4,
-            writable: !0x3,
-            ..Register::default()
-        },
-        Register {
-            offset: UPPER_ADDRESS,
-            size: 4,
-            writable: !0,
-            ..Register::default()
-        },
-        Register {
-            offset: DATA,
-            size: 2,
-            writable: 0xffff,
-            ..Register::default()
-        },
+        Register { offset: ADDRESS, size: 4, writable: !0x3, ..Register::default() },
+        Register { offset: UPPER_ADDRESS, size: 4, writable: !0, ..Register::default() },
+        Register { offset: DATA, size: 2, writable: 0xffff, ..Register::default() },
     ]);
 }
 

@@ -72,10 +72,7 @@ impl HostController<GuestMemoryMmap> for Mill {
     }
 
     fn interrupt(&mut self) -> Interrupt {
-        Interrupt {
-            asserted: self.status != 0,
-            event: std::mem::take(&mut self.event),
-        }
+        Interrupt { asserted: self.status != 0, event: std::mem::take(&mut self.event) }
     }
 
     fn take_wakeup(&mut self) -> bool {
@@ -140,8 +137,7 @@ impl Machine {
 
     fn read<const N: usize>(&mut self, offset: u64) -> [u8; N] {
         let mut data = [0xee; N];
-        self.function
-            .config_read(&self.memory, self.now, offset, &mut data);
+        self.function.config_read(&self.memory, self.now, offset, &mut data);
         data
     }
 
@@ -158,8 +154,7 @@ impl Machine {
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) {
-        self.function
-            .config_write(&self.memory, self.now, offset, data);
+        self.function.config_write(&self.memory, self.now, offset, data);
     }
 
     fn write16(&mut self, offset: u64, value: u16) {
@@ -172,14 +167,12 @@ impl Machine {
 
     fn register(&mut self, offset: u64) -> u32 {
         let mut data = [0; 4];
-        self.function
-            .bar_read(&self.memory, self.now, offset, &mut data);
+        self.function.bar_read(&self.memory, self.now, offset, &mut data);
         u32::from_le_bytes(data)
     }
 
     fn set_register(&mut self, offset: u64, value: u32) {
-        self.function
-            .bar_write(&self.memory, self.now, offset, &value.to_le_bytes());
+        self.function.bar_write(&self.memory, self.now, offset, &value.to_le_bytes());
     }
 
     fn turns(&self) -> u32 {
@@ -220,10 +213,7 @@ fn enumeration_finds_the_class_and_sizes_the_bar() {
 
 #[test]
 fn an_ohci_companion_is_one_of_several_functions() {
-    let placement = Placement {
-        multi_function: true,
-        pin: InterruptPin::B,
-    };
+    let placement = Placement { multi_function: true, pin: InterruptPin::B };
     let mut machine = Machine::with(Identity::ohci(), placement);
     assert_eq!(machine.read32(0x08) >> 8, 0x0c0310);
     assert_eq!(machine.read8(0x0e), 0x80);
@@ -320,10 +310,7 @@ fn without_bus_mastering_no_memory_is_touched_and_no_message_sent() {
     machine.function.run(&machine.memory, machine.now);
     assert_eq!(machine.turns(), turns, "EHCI-PM-5");
     assert_eq!(machine.function.line().messages, []);
-    assert!(
-        machine.function.deadline() > Some(machine.now),
-        "what cannot proceed does not spin"
-    );
+    assert!(machine.function.deadline() > Some(machine.now), "what cannot proceed does not spin");
 
     machine.write16(COMMAND, MEMORY_AND_MASTER);
     assert_eq!(machine.turns(), turns + 1, "the schedules go on at once");
@@ -346,11 +333,7 @@ fn d3hot_stops_dma_and_interrupts_and_loses_nothing() {
     assert_eq!(machine.turns(), turns);
 
     machine.write16(PMCSR, 1);
-    assert_eq!(
-        machine.read16(PMCSR) & 3,
-        3,
-        "no D1: the write is discarded"
-    );
+    assert_eq!(machine.read16(PMCSR) & 3, 3, "no D1: the write is discarded");
 
     machine.write16(PMCSR, 0);
     assert_eq!(machine.register(USBSTS), 1, "every register is kept");

@@ -58,12 +58,7 @@ pub(super) fn declare(
         },
         Register::read_only(0x08, 4, class),
         // Cache line size and latency timer: storage, as software expects of a bus master.
-        Register {
-            offset: 0x0c,
-            size: 2,
-            writable: 0xffff,
-            ..Register::default()
-        },
+        Register { offset: 0x0c, size: 2, writable: 0xffff, ..Register::default() },
         Register::read_only(0x0e, 1, header_type),
         // Memory, 32 bits, not prefetchable: the low four bits are zero.
         Register {
@@ -76,12 +71,7 @@ pub(super) fn declare(
         Register::read_only(0x2c, 4, id),
         Register::read_only(CAPABILITIES_POINTER, 1, first.into()),
         // Interrupt line: storage for firmware.
-        Register {
-            offset: 0x3c,
-            size: 1,
-            writable: 0xff,
-            ..Register::default()
-        },
+        Register { offset: 0x3c, size: 1, writable: 0xff, ..Register::default() },
         Register::read_only(0x3d, 1, placement.pin as u32),
     ]);
 }

@@ -1,0 +1,444 @@
+//! The controller as a whole: what happens on a register access, when time passes, and when a device
+//! has something to say.
+
+use log::warn;
+use vm_memory::GuestMemory;
+
+use super::done_queue::DoneQueue;
+use super::frame::{CATCH_UP_FRAMES, FrameClock, Pacing};
+use super::lists::{self, List, Service, ServiceRatio};
+use super::registers::Registers;
+use super::root_hub::RootHub;
+use super::spec::{Hcfs, Interrupts, hcca};
+use super::transaction::{Budget, Bus, LONGEST_INTERVAL};
+use super::{ListKind, Unrecoverable, periodic};
+use crate::controller::{Context, HostController, Interrupt};
+use crate::dma::Dma;
+use crate::time::Time;
+use crate::topology::PortLink;
+
+/// Size of the register window (OHCI 1.0a, appendix A: at least 4 KiB).
+const WINDOW: u64 = 0x1000;
+
+/// Frames between two updates of HccaFrameNumber while nobody waits for a frame. Linux declares a
+/// controller dead whose number stands still for 275 ms; any register access also updates it.
+const IDLE_FRAMES: u64 = 128;
+
+/// The same while the periodic lists are enabled. A driver may queue a TD for a periodic endpoint
+/// without a register write; nearly all follow an interrupt, after which every frame is looked at for
+/// a while.
+const IDLE_PERIODIC_FRAMES: u64 = 16;
+
+/// Shortest time between two log lines about unrecoverable errors, so that a guest cannot flood the
+/// host's log.
+const LOG_NANOS: u64 = 1_000_000_000;
+
+/// An OHCI host controller.
+///
+/// ```
+/// use vm_memory::{GuestAddress, GuestMemoryMmap};
+/// use vm_usb::controller::{Context, HostController};
+/// use vm_usb::ohci::Ohci;
+/// use vm_usb::time::Time;
+/// use vm_usb::topology::{Host, Port};
+///
+/// let port = Port::classic();
+/// let mut ohci = Ohci::new(vec![port.link(Host::Classic)]);
+/// let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap();
+/// let mut revision = [0; 4];
+/// ohci.read(&Context::new(&memory, Time::ZERO), 0, &mut revision);
+/// assert_eq!(u32::from_le_bytes(revision), 0x10);
+/// ```
+#[derive(Debug)]
+pub struct Ohci {
+    pub(super) registers: Registers,
+    pub(super) control: List,
+    pub(super) bulk: List,
+    ratio: ServiceRatio,
+    pub(super) done: DoneQueue,
+    pub(super) hub: RootHub,
+    pub(super) clock: FrameClock,
+    budget: Budget,
+    /// Frames so far, for ages; unlike HcFmNumber it does not wrap soon.
+    frames: u32,
+    /// The frame until which every frame's periodic list is looked at.
+    attentive_until: u32,
+    /// The periodic list of the frame under way was not finished.
+    overrun: bool,
+    /// A doorbell rang: control and bulk lists are to be run.
+    pub(super) rung: bool,
+    /// UnrecoverableError: nothing but reset helps.
+    dead: bool,
+    /// The function may master the bus, as far as is known.
+    mastering: bool,
+    line: Interrupt,
+    /// Resume signalling that may wake the system.
+    wakeup: bool,
+    logged: Option<Time>,
+}
+
+impl Ohci {
+    /// A controller whose root hub has the given 1 to 15 ports, in order; more are ignored.
+    pub fn new(ports: Vec<PortLink>) -> Self {
+        Self {
+            registers: Registers::default(),
+            control: List::new(ListKind::Control),
+            bulk: List::new(ListKind::Bulk),
+            ratio: ServiceRatio::default(),
+            done: DoneQueue::default(),
+            hub: RootHub::new(ports),
+            clock: FrameClock::new(Pacing::default()),
+            budget: Budget::default(),
+            frames: 0,
+            attentive_until: 0,
+            overrun: false,
+            rung: false,
+            dead: false,
+            mastering: true,
+            line: Interrupt::default(),
+            wakeup: false,
+            logged: None,
+        }
+    }
+
+    /// The same controller with another frame pacing.
+    #[must_use]
+    pub fn with_pacing(mut self, pacing: Pacing) -> Self {
+        self.clock = FrameClock::new(pacing);
+        self
+    }
+
+    /// Whether frames and lists run.
+    fn is_running(&self) -> bool {
+        self.registers.control.hcfs() == Hcfs::Operational && !self.dead
+    }
+
+    /// Brings everything up to `now`: ports, devices, frames.
+    fn catch_up<M: GuestMemory + ?Sized>(&mut self, context: &Context<'_, M>) {
+        let now = context.now;
+        let dma = context.dma();
+        self.mastering = dma.is_some();
+        let news = self.hub.poll(now, self.registers.control.hcfs());
+        self.registers.raise(Interrupts::new().with_rhsc(news.changed).with_rd(news.resume));
+        if news.bus_resumes {
+            self.wakeup |= self.registers.control.rwe();
+            self.registers.control.set_hcfs(Hcfs::Resume);
+            self.hub.set_state(Hcfs::Resume);
+        }
+        if news.ready {
+            self.rung = true;
+            self.pay_attention();
+        }
+        if !self.is_running() {
+            return;
+        }
+        let due = self.clock.due(now);
+        let Some(dma) = dma else {
+            self.skip_frames(due);
+            return;
+        };
+        let skipped = due.saturating_sub(CATCH_UP_FRAMES);
+        self.skip_frames(skipped);
+        for _ in skipped..due {
+            let overflow = self.clock.skip(1, self.registers.fm_interval);
+            self.frame(dma, overflow, now);
+        }
+    }
+
+    /// Time passed in which no frame was run: the host was late, or the function may not use the bus.
+    fn skip_frames(&mut self, frames: u64) {
+        if frames != 0 {
+            let fno = self.clock.skip(frames, self.registers.fm_interval);
+            self.registers.raise(Interrupts::new().with_fno(fno));
+            self.done.skip(frames);
+            self.frames = self.frames.wrapping_add(u32::try_from(frames).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Ends the frame early if the driver only waits for that (Eager).
+    fn hasten<M: GuestMemory + ?Sized>(&mut self, context: &Context<'_, M>) {
+        if let (Some(at), Some(dma)) = (self.early_boundary(), context.dma())
+            && at <= context.now
+        {
+            let overflow = self.clock.end_early(context.now, self.registers.fm_interval);
+            self.frame(dma, overflow, context.now);
+        }
+    }
+
+    /// A frame begins: the steps of OHCI 1.0a, 4.4.1 and 6.4.
+    fn frame<M: GuestMemory + ?Sized>(&mut self, dma: Dma<'_, M>, overflow: bool, now: Time) {
+        if self.dead {
+            return;
+        }
+        self.frames = self.frames.wrapping_add(1);
+        self.budget = Budget::default();
+        self.rung = false;
+        let result = self.begin_frame(dma, overflow);
+        let result = result.and_then(|()| self.run_periodic(dma, now));
+        let result = result.and_then(|()| self.run_lists(dma, true, now));
+        self.check(result, now);
+    }
+
+    fn begin_frame<M: GuestMemory + ?Sized>(
+        &mut self,
+        dma: Dma<'_, M>,
+        overflow: bool,
+    ) -> Result<(), Unrecoverable> {
+        let hcca = u64::from(self.registers.hcca);
+        let at = |offset| hcca.wrapping_add(offset);
+        // The pad beside the number is written as zero with it.
+        dma.store(at(hcca::FRAME_NUMBER), self.clock.number().into())?;
+        let so = std::mem::take(&mut self.overrun);
+        self.registers.soc = self.registers.soc.wrapping_add(so.into()) & 3;
+        self.registers.raise(Interrupts::new().with_sf(true).with_fno(overflow).with_so(so));
+        if let Some(head) = self.done.end_frame(!self.registers.status.wdh()) {
+            // Bit 0 tells the driver that there is more to see than the queue.
+            let more = self.registers.status.into_bits()
+                & self.registers.mask.into_bits()
+                & Interrupts::HOST;
+            dma.store(at(hcca::DONE_HEAD), head | u32::from(more != 0))?;
+            self.registers.raise(Interrupts::new().with_wdh(true));
+        }
+        Ok(())
+    }
+
+    fn run_periodic<M: GuestMemory + ?Sized>(
+        &mut self,
+        dma: Dma<'_, M>,
+        now: Time,
+    ) -> Result<(), Unrecoverable> {
+        let control = self.registers.control;
+        let frames = self.frames;
+        let (mut bus, _) = self.bus(dma, now);
+        bus.recall(
+            |list| match list {
+                ListKind::Control => control.cle(),
+                ListKind::Bulk => control.ble(),
+                ListKind::Periodic => control.ple(),
+            },
+            frames,
+        );
+        if control.ple() {
+            let (hcca, number) = (self.registers.hcca, self.clock.number());
+            let (mut bus, _) = self.bus(dma, now);
+            let served = periodic::run(&mut bus, hcca, number, frames)?;
+            self.overrun = served.overrun;
+            if served.active {
+                self.pay_attention();
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the control and the bulk list.
+    fn run_lists<M: GuestMemory + ?Sized>(
+        &mut self,
+        dma: Dma<'_, M>,
+        begins: bool,
+        now: Time,
+    ) -> Result<(), Unrecoverable> {
+        let control = self.registers.control;
+        let service = Service { control: control.cle(), bulk: control.ble(), cbsr: control.cbsr() };
+        let before = self.done.head();
+        let (mut bus, lists) = self.bus(dma, now);
+        if begins {
+            lists.control.begin_frame(&bus)?;
+            lists.bulk.begin_frame(&bus)?;
+        }
+        let result = lists::run(&mut bus, lists.control, lists.bulk, lists.ratio, service);
+        if self.done.head() != before {
+            self.clock.may_wait(now, false);
+            self.pay_attention();
+        }
+        result
+    }
+
+    fn bus<'a, 'm, M: GuestMemory + ?Sized>(
+        &'a mut self,
+        dma: Dma<'m, M>,
+        now: Time,
+    ) -> (Bus<'a, 'm, M>, Lists<'a>) {
+        (
+            Bus { dma, hub: &mut self.hub, done: &mut self.done, budget: &mut self.budget, now },
+            Lists { control: &mut self.control, bulk: &mut self.bulk, ratio: &mut self.ratio },
+        )
+    }
+
+    /// Acts on what a register write or a device announced, now rather than in the next frame.
+    fn answer_doorbell<M: GuestMemory + ?Sized>(&mut self, context: &Context<'_, M>) {
+        if self.rung
+            && self.is_running()
+            && self.clock.in_frame()
+            && let Some(dma) = context.dma()
+        {
+            self.rung = false;
+            let result = self.run_lists(dma, false, context.now);
+            self.check(result, context.now);
+        }
+    }
+
+    /// UnrecoverableError stops all processing (6.5.9); registers go on working.
+    fn check(&mut self, result: Result<(), Unrecoverable>, now: Time) {
+        let Err(error) = result else { return };
+        self.dead = true;
+        self.registers.raise(Interrupts::new().with_ue(true));
+        self.stop(now);
+        if self.logged.is_none_or(|last| now.nanos_since(last) >= LOG_NANOS) {
+            self.logged = Some(now);
+            warn!("OHCI controller stopped until it is reset: {error}");
+        }
+    }
+
+    /// For a while, every frame's periodic list is looked at.
+    pub(super) fn pay_attention(&mut self) {
+        self.attentive_until = self.frames.wrapping_add(LONGEST_INTERVAL);
+    }
+
+    /// Frames and lists stop: nothing of what devices were asked may reach memory any more.
+    pub(super) fn stop(&mut self, now: Time) {
+        self.clock.stop(now, self.registers.fm_interval);
+        self.hub.retain_flights(|_| false);
+    }
+
+    /// The driver moved the bus to `hcfs`.
+    pub(super) fn set_state(&mut self, hcfs: Hcfs, now: Time) {
+        let before = self.registers.control.hcfs();
+        if before == hcfs {
+            return;
+        }
+        self.registers.control.set_hcfs(hcfs);
+        if before == Hcfs::Operational {
+            self.stop(now);
+        }
+        if hcfs == Hcfs::Operational && !self.dead {
+            self.clock.start(now, self.registers.fm_interval);
+            self.done.start();
+        }
+        self.hub.set_state(hcfs);
+    }
+
+    /// HostControllerReset (7.1.3): all but the root hub, interrupt routing and remote wakeup
+    /// connection; the bus is not reset.
+    pub(super) fn software_reset(&mut self, now: Time) {
+        let control = self.registers.control;
+        self.stop(now);
+        self.registers = Registers::default();
+        self.registers.control.set_hcfs(Hcfs::Suspend);
+        self.registers.control.set_ir(control.ir());
+        self.registers.control.set_rwc(control.rwc());
+        self.control = List::new(ListKind::Control);
+        self.bulk = List::new(ListKind::Bulk);
+        self.ratio = ServiceRatio::default();
+        self.done = DoneQueue::default();
+        self.clock.reset();
+        self.overrun = false;
+        self.rung = false;
+        self.dead = false;
+    }
+
+    /// Follows the interrupt condition; a rise is an event of its own.
+    fn update_line(&mut self) {
+        let asserted = self.registers.interrupts();
+        self.line.event |= asserted && !self.line.asserted;
+        self.line.asserted = asserted;
+    }
+
+    /// When an early boundary is allowed and somebody waits for it.
+    fn early_boundary(&self) -> Option<Time> {
+        let waits = self.registers.waits_for(Interrupts::new().with_sf(true))
+            || (self.done.is_due() && !self.registers.status.wdh());
+        self.clock.early_boundary().filter(|_| waits && self.is_running())
+    }
+
+    /// Whether the next frame end matters to somebody.
+    fn wants_frame(&self) -> bool {
+        let control = self.registers.control;
+        let attentive = self.attentive_until.wrapping_sub(self.frames);
+        self.clock.awaits_first()
+            || self.registers.waits_for(Interrupts::new().with_sf(true))
+            || self.overrun
+            || (self.done.is_waiting() && !self.registers.status.wdh())
+            || (control.cle() && self.control.wants_frame())
+            || (control.ble() && self.bulk.wants_frame())
+            || (control.ple() && (1..=LONGEST_INTERVAL).contains(&attentive))
+            || self.hub.has_flights()
+    }
+
+    /// When the next frame must begin.
+    fn frame_deadline(&self) -> Option<Time> {
+        if !self.is_running() || !self.mastering {
+            return None;
+        }
+        let mut frames = match () {
+            () if self.wants_frame() => 0,
+            () if self.registers.control.ple() => IDLE_PERIODIC_FRAMES.saturating_sub(1),
+            () => IDLE_FRAMES.saturating_sub(1),
+        };
+        if self.registers.waits_for(Interrupts::new().with_fno(true)) {
+            frames = frames.min(self.clock.until_overflow());
+        }
+        let boundary = self.clock.boundary(frames);
+        self.early_boundary().into_iter().chain(boundary).min()
+    }
+}
+
+/// The lists, beside the bus that serves them.
+struct Lists<'a> {
+    control: &'a mut List,
+    bulk: &'a mut List,
+    ratio: &'a mut ServiceRatio,
+}
+
+impl<M: GuestMemory + ?Sized> HostController<M> for Ohci {
+    fn window(&self) -> u64 {
+        WINDOW
+    }
+
+    fn read(&mut self, context: &Context<'_, M>, offset: u64, data: &mut [u8]) {
+        self.catch_up(context);
+        self.answer_doorbell(context);
+        self.read_window(context.now, offset, data);
+        self.clock.was_read(context.now);
+        self.update_line();
+    }
+
+    fn write(&mut self, context: &Context<'_, M>, offset: u64, data: &[u8]) {
+        self.catch_up(context);
+        self.update_line();
+        self.write_window(context.now, offset, data);
+        self.update_line();
+        self.catch_up(context);
+        self.answer_doorbell(context);
+        self.update_line();
+    }
+
+    fn run(&mut self, context: &Context<'_, M>) {
+        self.catch_up(context);
+        self.hasten(context);
+        self.answer_doorbell(context);
+        self.update_line();
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.frame_deadline().into_iter().chain(self.hub.deadline()).min()
+    }
+
+    fn interrupt(&mut self) -> Interrupt {
+        let line = self.line;
+        self.line.event = false;
+        line
+    }
+
+    fn take_wakeup(&mut self) -> bool {
+        std::mem::take(&mut self.wakeup)
+    }
+
+    fn reset(&mut self, now: Time) {
+        self.software_reset(now);
+        self.registers = Registers::default();
+        self.hub.reset();
+        self.line = Interrupt::default();
+        self.wakeup = false;
+        self.mastering = true;
+    }
+}

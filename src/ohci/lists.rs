@@ -1,0 +1,249 @@
+//! The control and the bulk list (OHCI 1.0a, 5.2.7.1, 6.4.1 to 6.4.3).
+
+use vm_memory::GuestMemory;
+
+use super::descriptors::Ed;
+use super::transaction::{Bus, Met};
+use super::{ListKind, Unrecoverable};
+
+/// Most EDs of one list that are read in one frame. Hundreds of endpoints can be linked and each
+/// doorbell may pass all of them twice; a list without end costs this much a frame at worst.
+const EDS: u32 = 4096;
+
+/// Finds out whether a walk through guest memory goes in circles (Brent's algorithm).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Walk {
+    mark: u32,
+    steps: u32,
+    limit: u32,
+}
+
+impl Walk {
+    /// Notes that `address` was reached; returns whether it was reached before.
+    pub(super) fn circles(&mut self, address: u32) -> bool {
+        if self.steps != 0 && address == self.mark {
+            return true;
+        }
+        if self.steps == self.limit {
+            self.mark = address;
+            self.limit = self.limit.saturating_mul(2).max(1);
+            self.steps = 0;
+        }
+        self.steps = self.steps.saturating_add(1);
+        false
+    }
+}
+
+/// One of the two lists: its registers and what the last run left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    kind: ListKind,
+    /// HcControlHeadED or HcBulkHeadED.
+    pub(super) head: u32,
+    /// HcControlCurrentED or HcBulkCurrentED.
+    pub(super) current: u32,
+    /// ControlListFilled or BulkListFilled.
+    pub(super) filled: bool,
+    /// The driver wrote `current`; it is taken as it stands, once.
+    current_written: bool,
+    /// There is work that must be tried again in the next frame.
+    again: bool,
+    /// EDs that may still be read in this frame.
+    eds_left: u32,
+    /// Counts passes, so that transfers in flight can tell when the last one led to them.
+    passes: u32,
+}
+
+impl List {
+    pub(super) fn new(kind: ListKind) -> Self {
+        Self {
+            kind,
+            head: 0,
+            current: 0,
+            filled: false,
+            current_written: false,
+            again: false,
+            eds_left: EDS,
+            passes: 0,
+        }
+    }
+
+    /// A write to the current pointer.
+    pub(super) fn write_current(&mut self, address: u32) {
+        self.current = address;
+        self.current_written = true;
+    }
+
+    /// Whether the next frame must look at the list.
+    pub(super) fn wants_frame(&self) -> bool {
+        self.again
+    }
+
+    /// A frame begins.
+    ///
+    /// `current` may be left on an ED that the driver has unlinked meanwhile, as Linux does without
+    /// stopping the list: it counts only if the head still leads to it.
+    pub(super) fn begin_frame<M: GuestMemory + ?Sized>(
+        &mut self,
+        bus: &Bus<'_, '_, M>,
+    ) -> Result<(), Unrecoverable> {
+        self.eds_left = EDS;
+        if self.current != 0 && !self.current_written && !self.leads_to(self.current, bus)? {
+            self.current = 0;
+            self.filled = true;
+        }
+        Ok(())
+    }
+
+    fn leads_to<M: GuestMemory + ?Sized>(
+        &mut self,
+        target: u32,
+        bus: &Bus<'_, '_, M>,
+    ) -> Result<bool, Unrecoverable> {
+        let mut walk = Walk::default();
+        let mut at = self.head;
+        while at != 0 && at != target && self.eds_left != 0 && !walk.circles(at) {
+            at = Ed::load(&bus.dma, at)?.next;
+            self.eds_left = self.eds_left.saturating_sub(1);
+        }
+        Ok(at == target)
+    }
+}
+
+/// A list while it is being run.
+struct Runner<'a> {
+    list: &'a mut List,
+    /// Nothing more to do before the next frame or doorbell.
+    finished: bool,
+    /// The pass began at the head: at its end every ED of the list was visited.
+    whole: bool,
+    /// The pass moved bytes or retired a TD.
+    progress: bool,
+    walk: Walk,
+}
+
+impl<'a> Runner<'a> {
+    fn new(list: &'a mut List, enabled: bool) -> Self {
+        if enabled {
+            list.again = false;
+        }
+        // What is left of a pass that an earlier frame could not finish is not the whole list.
+        let progress = list.current != 0;
+        list.current_written &= !enabled;
+        Self { list, finished: !enabled, whole: false, progress, walk: Walk::default() }
+    }
+
+    /// Goes on to the next ED and serves it; returns whether a TD was tried.
+    fn step<M: GuestMemory + ?Sized>(
+        &mut self,
+        bus: &mut Bus<'_, '_, M>,
+    ) -> Result<bool, Unrecoverable> {
+        if self.list.current == 0 && !self.begin_pass(bus) {
+            self.finished = true;
+            return Ok(false);
+        }
+        if self.list.eds_left == 0 || bus.budget.is_spent() {
+            self.list.again = true;
+            self.finished = true;
+            return Ok(false);
+        }
+        self.list.eds_left = self.list.eds_left.saturating_sub(1);
+        let address = self.list.current;
+        let ed = Ed::load(&bus.dma, address)?;
+        self.list.current = if self.walk.circles(address) { 0 } else { ed.next };
+        if !ed.is_live() || ed.control.f() {
+            return Ok(false);
+        }
+        self.list.filled = true;
+        match bus.serve(&ed, self.list.kind, self.list.passes)? {
+            Met::Progress => self.progress = true,
+            Met::Again => self.list.again = true,
+            Met::Parked => {}
+        }
+        Ok(true)
+    }
+
+    /// The list is at its end: starts over if the last pass met a TD and achieved something.
+    fn begin_pass<M: GuestMemory + ?Sized>(&mut self, bus: &mut Bus<'_, '_, M>) -> bool {
+        let first = !self.whole && !self.progress;
+        if self.whole {
+            self.forget_unlinked(bus);
+        }
+        if !self.list.filled || !(first || self.progress) {
+            return false;
+        }
+        // A list without head is empty: filled or not, it stops (5.2.7.1).
+        self.list.filled = false;
+        self.list.current = self.list.head;
+        self.list.passes = self.list.passes.wrapping_add(1);
+        self.whole = true;
+        self.progress = false;
+        self.walk = Walk::default();
+        self.list.current != 0
+    }
+
+    /// Takes back what is in flight for EDs that the pass did not come to.
+    fn forget_unlinked<M: GuestMemory + ?Sized>(&self, bus: &mut Bus<'_, '_, M>) {
+        let (kind, passes) = (self.list.kind, self.list.passes);
+        bus.hub.retain_flights(|flight| flight.offer.list != kind || flight.seen == passes);
+    }
+}
+
+/// Control transactions for each bulk one, carried over from frame to frame (6.4.1).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ServiceRatio {
+    control_in_a_row: u8,
+}
+
+/// Which of the two lists are enabled, and CBSR.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Service {
+    pub(super) control: bool,
+    pub(super) bulk: bool,
+    pub(super) cbsr: u8,
+}
+
+/// Runs both lists until neither can do more before the next frame, or the frame's budget is spent.
+pub(super) fn run<M: GuestMemory + ?Sized>(
+    bus: &mut Bus<'_, '_, M>,
+    control: &mut List,
+    bulk: &mut List,
+    ratio: &mut ServiceRatio,
+    service: Service,
+) -> Result<(), Unrecoverable> {
+    let mut control = Runner::new(control, service.control);
+    let mut bulk = Runner::new(bulk, service.bulk);
+    while !control.finished || !bulk.finished {
+        let bulks_turn = ratio.control_in_a_row > service.cbsr;
+        if control.finished || (bulks_turn && !bulk.finished) {
+            if bulk.step(bus)? {
+                ratio.control_in_a_row = 0;
+            }
+        } else if control.step(bus)? {
+            ratio.control_in_a_row = ratio.control_in_a_row.saturating_add(1);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_notices_every_circle() {
+        for (tail, ring) in [(0, 1), (0, 2), (1, 1), (5, 7), (100, 1), (3, 64)] {
+            let mut walk = Walk::default();
+            let mut steps = 0;
+            let mut at = 0u32;
+            while !walk.circles(at + 16) {
+                at = if at + 1 == tail + ring { tail } else { at + 1 };
+                steps += 1;
+                assert!(steps <= 3 * (tail + ring) + 2, "tail {tail}, ring {ring}");
+            }
+            assert!(steps >= ring);
+        }
+        let mut walk = Walk::default();
+        assert!((1..10_000).all(|at| !walk.circles(at)), "a straight line is none");
+    }
+}

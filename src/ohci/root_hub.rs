@@ -1,0 +1,228 @@
+//! The root hub: its registers, power modes and ports (OHCI 1.0a, 7.4).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::endpoints::Flight;
+use super::port::{News, RootPort};
+use super::spec::{HcRhDescriptorA, HcRhDescriptorB, HcRhPortStatus, HcRhStatus, Hcfs};
+use crate::time::Time;
+use crate::topology::PortLink;
+use crate::usb::Wake;
+
+/// Most ports a root hub can have (7.4.1).
+pub(super) const MAX_PORTS: usize = 15;
+
+/// Set by ports and devices that have something to say, so that nobody needs to ask each of them on
+/// every register access.
+#[derive(Debug, Default)]
+struct Attention(AtomicBool);
+
+impl Wake for Attention {
+    fn wake(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// What a look at the root hub brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HubNews {
+    /// RootHubStatusChange.
+    pub(super) changed: bool,
+    /// ResumeDetected.
+    pub(super) resume: bool,
+    /// The suspended bus resumes.
+    pub(super) bus_resumes: bool,
+    /// An endpoint has something to say, or a port's state may let packets through.
+    pub(super) ready: bool,
+}
+
+/// The root hub.
+#[derive(Debug)]
+pub(super) struct RootHub {
+    descriptor_a: HcRhDescriptorA,
+    descriptor_b: HcRhDescriptorB,
+    drwe: bool,
+    ports: Vec<RootPort>,
+    attention: Arc<Attention>,
+    /// The driver has let the bus go idle.
+    bus_idle: bool,
+}
+
+impl RootHub {
+    pub(super) fn new(links: Vec<PortLink>) -> Self {
+        let attention = Arc::new(Attention::default());
+        let ports = links.into_iter().take(MAX_PORTS).map(|link| {
+            link.subscribe(attention.clone());
+            RootPort::new(link)
+        });
+        let mut hub = Self {
+            descriptor_a: HcRhDescriptorA::new(),
+            descriptor_b: HcRhDescriptorB::new(),
+            drwe: false,
+            ports: ports.collect(),
+            attention,
+            bus_idle: false,
+        };
+        hub.reset();
+        hub
+    }
+
+    /// Hardware reset. The values of the descriptors are the implementation's: ports always powered,
+    /// no over-current protection, 2 ms for power to be good.
+    pub(super) fn reset(&mut self) {
+        self.descriptor_a = HcRhDescriptorA::new()
+            .with_ndp(u8::try_from(self.ports.len()).unwrap_or(0))
+            .with_nps(true)
+            .with_nocp(true)
+            .with_potpgt(1);
+        self.descriptor_b = HcRhDescriptorB::new();
+        self.drwe = false;
+        self.bus_idle = false;
+        for port in &mut self.ports {
+            port.reset(true);
+        }
+        self.attention.wake();
+    }
+
+    /// HcRhDescriptorA.
+    pub(super) fn descriptor_a(&self) -> HcRhDescriptorA {
+        self.descriptor_a
+    }
+
+    /// HcRhDescriptorB.
+    pub(super) fn descriptor_b(&self) -> HcRhDescriptorB {
+        self.descriptor_b
+    }
+
+    /// HcRhStatus: there is no local power supply to watch and no over-current.
+    pub(super) fn status(&self) -> HcRhStatus {
+        HcRhStatus::new().with_drwe(self.drwe)
+    }
+
+    /// HcRhPortStatus of port `index`, from 0; `None` if there is no such port.
+    pub(super) fn port_status(&self, index: usize) -> Option<HcRhPortStatus> {
+        self.ports.get(index).map(RootPort::status)
+    }
+
+    /// A write to HcRhDescriptorA. Taking power switching away powers all ports; giving it back
+    /// leaves them as they are.
+    pub(super) fn write_descriptor_a(&mut self, value: u32) {
+        let fixed = self.descriptor_a.into_bits() & !HcRhDescriptorA::WRITABLE;
+        self.descriptor_a = HcRhDescriptorA::from_bits(fixed | (value & HcRhDescriptorA::WRITABLE));
+        if self.descriptor_a.nps() {
+            self.ports.iter_mut().for_each(|port| {
+                port.set_power(true);
+            });
+            self.attention.wake();
+        }
+    }
+
+    /// A write to HcRhDescriptorB.
+    pub(super) fn write_descriptor_b(&mut self, value: u32) {
+        self.descriptor_b = HcRhDescriptorB::from_bits(value);
+    }
+
+    /// A write to HcRhStatus; returns whether a port's change bit was set.
+    pub(super) fn write_status(&mut self, value: u32) -> bool {
+        let command = HcRhStatus::from_bits(value);
+        if command.drwe() {
+            self.drwe = true;
+        }
+        if command.crwe() {
+            self.drwe = false;
+        }
+        let mut changed = false;
+        for (on, commanded) in [(false, command.lps()), (true, command.lpsc())] {
+            if commanded && !self.descriptor_a.nps() {
+                for index in 0..self.ports.len() {
+                    if !self.is_switched_alone(index) {
+                        let port = self.ports.get_mut(index);
+                        changed |= port.is_some_and(|port| port.set_power(on));
+                    }
+                }
+                self.attention.wake();
+            }
+        }
+        changed
+    }
+
+    /// Whether port `index` obeys SetPortPower and ClearPortPower (7.4.1, 7.4.2).
+    fn is_switched_alone(&self, index: usize) -> bool {
+        let mask = self.descriptor_b.ppcm().checked_shr(index as u32).unwrap_or(0) >> 1;
+        !self.descriptor_a.nps() && self.descriptor_a.psm() && mask & 1 != 0
+    }
+
+    /// A write to HcRhPortStatus of port `index`, from 0; returns whether a change bit was set.
+    pub(super) fn write_port(&mut self, index: usize, value: u32, now: Time) -> bool {
+        let switched = self.is_switched_alone(index);
+        let idle = self.bus_idle;
+        let Some(port) = self.ports.get_mut(index) else {
+            return false;
+        };
+        let changed = port.write(value, switched, now);
+        port.tell_suspension(idle);
+        self.attention.wake();
+        changed
+    }
+
+    /// The driver moved the bus to another state (7.1.2).
+    pub(super) fn set_state(&mut self, hcfs: Hcfs) {
+        self.bus_idle = hcfs == Hcfs::Suspend;
+        for port in &mut self.ports {
+            match hcfs {
+                Hcfs::Reset => port.reset_bus(),
+                Hcfs::Resume => port.resume_bus(),
+                Hcfs::Operational | Hcfs::Suspend => {}
+            }
+            port.tell_suspension(self.bus_idle);
+        }
+    }
+
+    /// Looks at ports and devices that have something to say, and at the time.
+    pub(super) fn poll(&mut self, now: Time, hcfs: Hcfs) -> HubNews {
+        let mut news = HubNews::default();
+        let look = self.attention.0.swap(false, Ordering::Acquire);
+        for port in &mut self.ports {
+            let ended = port.tick(now);
+            let heard = if look { port.look() } else { News::default() };
+            news.changed |= ended.changed || heard.changed;
+            news.ready |= ended.changed || heard.changed || heard.ready;
+            match hcfs {
+                // A connection counts as wakeup if the driver says so (7.4.3).
+                Hcfs::Suspend if heard.wakeup || (heard.connection && self.drwe) => {
+                    news.resume = true;
+                    news.bus_resumes = true;
+                }
+                Hcfs::Operational if heard.wakeup => news.resume |= port.resume(now),
+                _ => {}
+            }
+            if ended.changed || heard != News::default() {
+                port.tell_suspension(self.bus_idle);
+            }
+        }
+        news
+    }
+
+    /// When some port's signalling ends.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.ports.iter().filter_map(RootPort::deadline).min()
+    }
+
+    /// The port behind which a device listens to `address` at this speed.
+    pub(super) fn route(&mut self, address: u8, low_speed: bool) -> Option<&mut RootPort> {
+        self.ports.iter_mut().find(|port| port.answers(address, low_speed))
+    }
+
+    /// Whether a device has begun something that it has not finished.
+    pub(super) fn has_flights(&self) -> bool {
+        self.ports.iter().any(RootPort::has_flights)
+    }
+
+    /// Takes back the transfers in flight for which `keep` is false.
+    pub(super) fn retain_flights(&mut self, mut keep: impl FnMut(&Flight) -> bool) {
+        for port in self.ports.iter_mut().filter(|port| port.has_flights()) {
+            port.retain_flights(&mut keep);
+        }
+    }
+}
