@@ -10,4 +10,5 @@ pub mod ehci;
 pub mod host;
 pub mod machine;
 pub mod mass_storage;
+pub mod ohci;
 pub mod scripted;

@@ -1,0 +1,671 @@
+//! An OHCI driver in the manner of the ones that guests run: endpoint queues that end in a dummy TD,
+//! a done queue that is reversed, and both ways of unlinking an idle endpoint.
+
+use std::collections::HashMap;
+
+use vm_usb::ohci::Ohci;
+use vm_usb::time::Time;
+use vm_usb::usb::{EndpointAddress, SetupPacket, Speed};
+
+use super::host::{Device, HostDriver, Pipe, TransferError};
+use super::machine::Machine;
+
+/// Register offsets.
+pub mod reg {
+    pub const REVISION: u64 = 0x00;
+    pub const CONTROL: u64 = 0x04;
+    pub const COMMAND_STATUS: u64 = 0x08;
+    pub const INTERRUPT_STATUS: u64 = 0x0c;
+    pub const INTERRUPT_ENABLE: u64 = 0x10;
+    pub const INTERRUPT_DISABLE: u64 = 0x14;
+    pub const HCCA: u64 = 0x18;
+    pub const PERIOD_CURRENT_ED: u64 = 0x1c;
+    pub const CONTROL_HEAD_ED: u64 = 0x20;
+    pub const CONTROL_CURRENT_ED: u64 = 0x24;
+    pub const BULK_HEAD_ED: u64 = 0x28;
+    pub const BULK_CURRENT_ED: u64 = 0x2c;
+    pub const DONE_HEAD: u64 = 0x30;
+    pub const FM_INTERVAL: u64 = 0x34;
+    pub const FM_REMAINING: u64 = 0x38;
+    pub const FM_NUMBER: u64 = 0x3c;
+    pub const PERIODIC_START: u64 = 0x40;
+    pub const LS_THRESHOLD: u64 = 0x44;
+    pub const RH_DESCRIPTOR_A: u64 = 0x48;
+    pub const RH_DESCRIPTOR_B: u64 = 0x4c;
+    pub const RH_STATUS: u64 = 0x50;
+    /// Port 1; the others follow.
+    pub const RH_PORT_STATUS: u64 = 0x54;
+}
+
+/// HcControl.
+pub mod control {
+    pub const CBSR_3: u32 = 3;
+    pub const PLE: u32 = 1 << 2;
+    pub const IE: u32 = 1 << 3;
+    pub const CLE: u32 = 1 << 4;
+    pub const BLE: u32 = 1 << 5;
+    pub const RESET: u32 = 0 << 6;
+    pub const RESUME: u32 = 1 << 6;
+    pub const OPERATIONAL: u32 = 2 << 6;
+    pub const SUSPEND: u32 = 3 << 6;
+    pub const HCFS: u32 = 3 << 6;
+    pub const IR: u32 = 1 << 8;
+    pub const RWC: u32 = 1 << 9;
+    pub const RWE: u32 = 1 << 10;
+}
+
+/// HcCommandStatus.
+pub mod command {
+    pub const HCR: u32 = 1 << 0;
+    pub const CLF: u32 = 1 << 1;
+    pub const BLF: u32 = 1 << 2;
+    pub const OCR: u32 = 1 << 3;
+    pub const SOC: u32 = 3 << 16;
+}
+
+/// The interrupt registers.
+pub mod int {
+    pub const SO: u32 = 1 << 0;
+    pub const WDH: u32 = 1 << 1;
+    pub const SF: u32 = 1 << 2;
+    pub const RD: u32 = 1 << 3;
+    pub const UE: u32 = 1 << 4;
+    pub const FNO: u32 = 1 << 5;
+    pub const RHSC: u32 = 1 << 6;
+    pub const OC: u32 = 1 << 30;
+    pub const MIE: u32 = 1 << 31;
+}
+
+/// HcRhPortStatus.
+pub mod port {
+    pub const CCS: u32 = 1 << 0;
+    pub const PES: u32 = 1 << 1;
+    pub const PSS: u32 = 1 << 2;
+    pub const POCI: u32 = 1 << 3;
+    pub const PRS: u32 = 1 << 4;
+    pub const PPS: u32 = 1 << 8;
+    pub const LSDA: u32 = 1 << 9;
+    pub const CSC: u32 = 1 << 16;
+    pub const PESC: u32 = 1 << 17;
+    pub const PSSC: u32 = 1 << 18;
+    pub const OCIC: u32 = 1 << 19;
+    pub const PRSC: u32 = 1 << 20;
+    pub const CLEAR_ENABLE: u32 = CCS;
+    pub const CLEAR_SUSPEND: u32 = POCI;
+    pub const CLEAR_POWER: u32 = LSDA;
+}
+
+/// Endpoint descriptor bits.
+pub mod ed {
+    pub const OUT: u32 = 1 << 11;
+    pub const IN: u32 = 2 << 11;
+    pub const LOW_SPEED: u32 = 1 << 13;
+    pub const SKIP: u32 = 1 << 14;
+    pub const ISOCHRONOUS: u32 = 1 << 15;
+    /// In the head pointer's dword.
+    pub const HALTED: u32 = 1;
+    pub const CARRY: u32 = 2;
+
+    /// Dword 0 for an endpoint.
+    pub fn control(address: u8, number: u8, max_packet: u16) -> u32 {
+        u32::from(address) | u32::from(number) << 7 | u32::from(max_packet) << 16
+    }
+}
+
+/// Transfer descriptor bits.
+pub mod td {
+    pub const ROUNDING: u32 = 1 << 18;
+    pub const SETUP: u32 = 0 << 19;
+    pub const OUT: u32 = 1 << 19;
+    pub const IN: u32 = 2 << 19;
+    pub const DATA0: u32 = 2 << 24;
+    pub const DATA1: u32 = 3 << 24;
+    pub const NOT_ACCESSED: u32 = 0xf << 28;
+
+    /// DelayInterrupt.
+    pub fn delay(frames: u32) -> u32 {
+        frames << 21
+    }
+
+    /// The condition code of dword 0.
+    pub fn cc(control: u32) -> u32 {
+        control >> 28
+    }
+}
+
+/// HCCA offsets.
+pub mod hcca {
+    pub const FRAME_NUMBER: u32 = 0x80;
+    pub const DONE_HEAD: u32 = 0x84;
+}
+
+/// What a driver does with an endpoint whose queue ran empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Unlinks it at once, as Linux does.
+    Unlink,
+    /// Leaves it linked.
+    Keep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ListKind {
+    Control,
+    Bulk,
+    Periodic { interval: u32 },
+}
+
+/// An endpoint's queue.
+#[derive(Clone, Copy, Debug)]
+struct Endpoint {
+    ed: u32,
+    dummy: u32,
+    list: ListKind,
+    linked: bool,
+}
+
+/// A TD to queue: dword 0 without condition code and delay, and its buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub control: u32,
+    pub buffer: u32,
+    pub len: u32,
+}
+
+/// What a retired TD said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Retired {
+    cc: u32,
+    moved: u32,
+}
+
+/// Size of the driver's buffer: the most that it moves in one go.
+const BUFFER: u32 = 64 << 10;
+/// Most bytes in a TD.
+const TD_BYTES: u32 = 4096;
+/// How long control and bulk transfers are waited for.
+const PATIENCE_MILLIS: u64 = 5_000;
+
+/// The driver.
+pub struct OhciDriver {
+    pub machine: Machine<Ohci>,
+    pub idle: Idle,
+    pub hcca: u32,
+    pub died: bool,
+    /// Times the interrupt handler ran.
+    pub interrupts: u64,
+    hc_control: u32,
+    endpoints: HashMap<(u8, u8), Endpoint>,
+    /// Linked EDs of the control and of the bulk list, in order.
+    control_list: Vec<u32>,
+    bulk_list: Vec<u32>,
+    /// Linked periodic EDs with their interval in frames.
+    periodic: Vec<(u32, u32)>,
+    free_tds: Vec<u32>,
+    /// Buffer start and length of each TD that is queued.
+    queued: HashMap<u32, (u32, u32)>,
+    retired: HashMap<u32, Retired>,
+    buffer: u32,
+}
+
+impl OhciDriver {
+    /// Takes a controller over and starts it.
+    pub fn new(controller: Ohci) -> Self {
+        Self::start(Machine::new(controller))
+    }
+
+    /// Starts the controller of `machine`, as Linux does.
+    pub fn start(mut machine: Machine<Ohci>) -> Self {
+        let hcca = machine.alloc(256, 256);
+        let buffer = machine.alloc(BUFFER, 4096);
+        let m = &mut machine;
+        m.write32(reg::INTERRUPT_DISABLE, int::MIE);
+        m.write32(reg::CONTROL, control::RESET);
+        m.advance_millis(50);
+        let fm_interval = m.read32(reg::FM_INTERVAL);
+        m.write32(reg::COMMAND_STATUS, command::HCR);
+        assert_eq!(m.read32(reg::COMMAND_STATUS), 0, "reset ends within the write");
+        m.write32(reg::CONTROL_HEAD_ED, 0);
+        m.write32(reg::BULK_HEAD_ED, 0);
+        m.write32(reg::HCCA, hcca);
+        let fi = fm_interval & 0x3fff;
+        let fsmps = (6 * (fi - 210)) / 7;
+        m.write32(reg::FM_INTERVAL, ((fm_interval & 1 << 31) ^ (1 << 31)) | fsmps << 16 | fi);
+        m.write32(reg::PERIODIC_START, fi * 9 / 10);
+        let hc_control = control::OPERATIONAL | control::CBSR_3;
+        m.write32(reg::CONTROL, hc_control);
+        m.write32(reg::INTERRUPT_STATUS, !0);
+        m.write32(reg::INTERRUPT_ENABLE, int::MIE | int::UE | int::RD | int::WDH);
+        m.write32(reg::RH_STATUS, 1 << 16);
+        m.advance_millis(10);
+        Self {
+            machine,
+            idle: Idle::Keep,
+            hcca,
+            died: false,
+            interrupts: 0,
+            hc_control,
+            endpoints: HashMap::new(),
+            control_list: Vec::new(),
+            bulk_list: Vec::new(),
+            periodic: Vec::new(),
+            free_tds: Vec::new(),
+            queued: HashMap::new(),
+            retired: HashMap::new(),
+            buffer,
+        }
+    }
+
+    fn new_td(&mut self) -> u32 {
+        self.free_tds.pop().unwrap_or_else(|| self.machine.alloc(16, 16))
+    }
+
+    /// The endpoint's queue, made and linked if need be.
+    fn endpoint(&mut self, pipe: &Pipe, list: ListKind) -> (u8, u8) {
+        let key = (pipe.device.address, pipe.endpoint.byte());
+        if !self.endpoints.contains_key(&key) {
+            let (ed, dummy) = (self.machine.alloc(16, 16), self.new_td());
+            self.machine.store_all(ed, &[0, dummy, dummy, 0]);
+            self.endpoints.insert(key, Endpoint { ed, dummy, list, linked: false });
+        }
+        let endpoint = self.endpoints[&key];
+        let direction = match list {
+            ListKind::Control => 0,
+            _ if pipe.endpoint.is_in() => ed::IN,
+            _ => ed::OUT,
+        };
+        let speed = if pipe.device.speed == Speed::Low { ed::LOW_SPEED } else { 0 };
+        let word = ed::control(key.0, pipe.endpoint.number(), pipe.max_packet);
+        self.machine.store(endpoint.ed, word | direction | speed);
+        if !endpoint.linked {
+            self.link(endpoint);
+            self.endpoints.get_mut(&key).unwrap().linked = true;
+        }
+        key
+    }
+
+    fn link(&mut self, endpoint: Endpoint) {
+        let (list, head, current, enable) = match endpoint.list {
+            ListKind::Control => {
+                let registers = (reg::CONTROL_HEAD_ED, reg::CONTROL_CURRENT_ED, control::CLE);
+                (&mut self.control_list, registers.0, registers.1, registers.2)
+            }
+            ListKind::Bulk => {
+                let registers = (reg::BULK_HEAD_ED, reg::BULK_CURRENT_ED, control::BLE);
+                (&mut self.bulk_list, registers.0, registers.1, registers.2)
+            }
+            ListKind::Periodic { interval } => {
+                self.periodic.push((endpoint.ed, interval));
+                self.rebuild_table();
+                return self.enable(control::PLE | control::IE);
+            }
+        };
+        self.machine.store(endpoint.ed + 12, 0);
+        let last = list.last().copied();
+        list.push(endpoint.ed);
+        match last {
+            Some(last) => self.machine.store(last + 12, endpoint.ed),
+            None => {
+                self.machine.write32(head, endpoint.ed);
+                self.machine.write32(current, 0);
+                self.enable(enable);
+            }
+        }
+    }
+
+    fn enable(&mut self, lists: u32) {
+        if self.hc_control & lists != lists {
+            self.hc_control |= lists;
+            self.machine.write32(reg::CONTROL, self.hc_control);
+        }
+    }
+
+    /// Links the periodic EDs: in each slot the ones with long intervals first, so that the shorter
+    /// ones can be shared.
+    fn rebuild_table(&mut self) {
+        let mut order = self.periodic.clone();
+        order.sort_by_key(|(_, interval)| std::cmp::Reverse(*interval));
+        for slot in 0..32 {
+            let due: Vec<u32> = order
+                .iter()
+                .filter(|(_, interval)| slot % interval == 0)
+                .map(|(ed, _)| *ed)
+                .collect();
+            self.machine.store(self.hcca + 4 * slot, due.first().copied().unwrap_or(0));
+            for (n, ed) in due.iter().enumerate() {
+                self.machine.store(ed + 12, due.get(n + 1).copied().unwrap_or(0));
+            }
+        }
+    }
+
+    /// Queues TDs on an endpoint and rings the doorbell; returns their addresses.
+    fn submit(&mut self, key: (u8, u8), pieces: &[Piece]) -> Vec<u32> {
+        let endpoint = self.endpoints[&key];
+        let mut tds = Vec::new();
+        let mut at = endpoint.dummy;
+        for (n, piece) in pieces.iter().enumerate() {
+            let next = self.new_td();
+            let last = n + 1 == pieces.len();
+            let delay = td::delay(if last { 0 } else { 6 });
+            let (start, end) = match piece.len {
+                0 => (0, 0),
+                len => (piece.buffer, piece.buffer + len - 1),
+            };
+            self.machine
+                .store_all(at, &[piece.control | delay | td::NOT_ACCESSED, start, next, end]);
+            self.queued.insert(at, (piece.buffer, piece.len));
+            tds.push(at);
+            at = next;
+        }
+        self.endpoints.get_mut(&key).unwrap().dummy = at;
+        self.machine.store(endpoint.ed + 4, at);
+        match endpoint.list {
+            ListKind::Control => self.machine.write32(reg::COMMAND_STATUS, command::CLF),
+            ListKind::Bulk => self.machine.write32(reg::COMMAND_STATUS, command::BLF),
+            ListKind::Periodic { .. } => {}
+        }
+        tds
+    }
+
+    /// The interrupt handler.
+    pub fn handle_interrupt(&mut self) {
+        self.interrupts += 1;
+        loop {
+            let enabled = self.machine.read32(reg::INTERRUPT_ENABLE);
+            let status = self.machine.read32(reg::INTERRUPT_STATUS) & enabled;
+            if status == 0 {
+                return;
+            }
+            if status & int::UE != 0 {
+                self.died = true;
+                self.machine.write32(reg::CONTROL, control::RESET);
+            }
+            if status & int::WDH != 0 {
+                self.take_done_queue();
+            }
+            self.machine.write32(reg::INTERRUPT_STATUS, status);
+            self.machine.write32(reg::INTERRUPT_ENABLE, int::MIE);
+        }
+    }
+
+    fn take_done_queue(&mut self) {
+        let mut at = self.machine.load(self.hcca + hcca::DONE_HEAD) & !0xf;
+        self.machine.store(self.hcca + hcca::DONE_HEAD, 0);
+        assert_ne!(at, 0, "WDH without a done queue");
+        while at != 0 {
+            let [word, cbp, next, be] = self.machine.load_all(at);
+            let (start, len) = self.queued.remove(&at).expect("a TD is reported once");
+            let moved = match cbp {
+                _ if len == 0 => 0,
+                0 => be - start + 1,
+                cbp => cbp - start,
+            };
+            self.retired.insert(at, Retired { cc: td::cc(word), moved });
+            at = next & !0xf;
+        }
+    }
+
+    /// Lets time pass until `done` or `until`, handling interrupts.
+    fn wait(&mut self, until: Time, mut done: impl FnMut(&Self) -> bool) -> bool {
+        loop {
+            self.machine.run();
+            while self.machine.line && !self.died {
+                self.handle_interrupt();
+            }
+            if done(self) {
+                return true;
+            }
+            if self.died || self.machine.now >= until {
+                return false;
+            }
+            let now = self.machine.now;
+            let next = self.machine.deadline().unwrap_or(until).max(now.after_nanos(100));
+            self.machine.now = next.min(until);
+        }
+    }
+
+    /// Waits for a start of frame that is later than the present frame, as Linux does before it uses
+    /// an unlinked ED again.
+    fn wait_for_frame(&mut self) {
+        self.machine.write32(reg::INTERRUPT_STATUS, int::SF);
+        self.machine.write32(reg::INTERRUPT_ENABLE, int::SF);
+        self.machine.read32(reg::CONTROL);
+        let frame = |driver: &Self| driver.machine.load(driver.hcca + hcca::FRAME_NUMBER) as u16;
+        let tick = frame(self).wrapping_add(1);
+        let until = self.machine.now.after_millis(10);
+        let passed = self.wait(until, |driver| frame(driver).wrapping_sub(tick) < 0x8000);
+        assert!(passed || self.died, "no start of frame for 10 ms");
+        self.machine.write32(reg::INTERRUPT_DISABLE, int::SF);
+    }
+
+    /// Takes the endpoint off its list, and leaves its queue empty.
+    fn unlink(&mut self, key: (u8, u8)) {
+        let endpoint = self.endpoints[&key];
+        let word = self.machine.load(endpoint.ed);
+        self.machine.store(endpoint.ed, word | ed::SKIP);
+        let next = self.machine.load(endpoint.ed + 12);
+        let (list, head, enable) = match endpoint.list {
+            ListKind::Control => (&mut self.control_list, reg::CONTROL_HEAD_ED, control::CLE),
+            ListKind::Bulk => (&mut self.bulk_list, reg::BULK_HEAD_ED, control::BLE),
+            ListKind::Periodic { .. } => {
+                self.periodic.retain(|(ed, _)| *ed != endpoint.ed);
+                self.rebuild_table();
+                (&mut Vec::new(), 0, 0)
+            }
+        };
+        if let Some(at) = list.iter().position(|ed| *ed == endpoint.ed) {
+            list.remove(at);
+            let empty = list.is_empty();
+            match at.checked_sub(1).map(|before| list[before]) {
+                Some(before) => self.machine.store(before + 12, next),
+                None if empty => {
+                    self.hc_control &= !enable;
+                    self.machine.write32(reg::CONTROL, self.hc_control);
+                }
+                None => self.machine.write32(head, next),
+            }
+        }
+        self.wait_for_frame();
+        self.empty(endpoint);
+        self.machine.store(endpoint.ed + 12, 0);
+        self.endpoints.get_mut(&key).unwrap().linked = false;
+    }
+
+    /// Drops what is left on a queue that the controller does not look at.
+    fn empty(&mut self, endpoint: Endpoint) {
+        let head = self.machine.load(endpoint.ed + 8);
+        let mut at = head & !0xf;
+        while at != endpoint.dummy {
+            let next = self.machine.load(at + 8) & !0xf;
+            self.queued.remove(&at);
+            self.free_tds.push(at);
+            at = next;
+        }
+        self.machine.store(endpoint.ed + 8, endpoint.dummy | (head & ed::CARRY));
+        let word = self.machine.load(endpoint.ed);
+        self.machine.store(endpoint.ed, word & !ed::SKIP);
+    }
+
+    /// A whole transfer: queues it, waits, cleans up; returns the bytes each TD moved.
+    fn transfer(
+        &mut self,
+        key: (u8, u8),
+        pieces: &[Piece],
+        millis: u64,
+    ) -> Result<Vec<u32>, TransferError> {
+        if self.died {
+            return Err(TransferError::ControllerDied);
+        }
+        let tds = self.submit(key, pieces);
+        let last = *tds.last().unwrap();
+        let until = self.machine.now.after_millis(millis);
+        let finished = self.wait(until, |driver| {
+            driver.retired.contains_key(&last)
+                || tds.iter().any(|td| driver.retired.get(td).is_some_and(|td| td.cc != 0))
+        });
+        let endpoint = self.endpoints[&key];
+        if self.died {
+            return Err(TransferError::ControllerDied);
+        }
+        let halted = self.machine.load(endpoint.ed + 8) & ed::HALTED != 0;
+        if !finished || self.idle == Idle::Unlink {
+            self.unlink(key);
+        } else if halted {
+            let word = self.machine.load(endpoint.ed);
+            self.machine.store(endpoint.ed, word | ed::SKIP);
+            self.wait_for_frame();
+            self.empty(endpoint);
+        }
+        let results: Vec<_> = tds.iter().map_while(|td| self.retired.remove(td)).collect();
+        for td in &tds[..results.len()] {
+            self.free_tds.push(*td);
+        }
+        match results.last().map(|td| td.cc) {
+            Some(0 | 9) if finished => Ok(results.iter().map(|td| td.moved).collect()),
+            Some(4) => Err(TransferError::Stall),
+            Some(8) => Err(TransferError::Babble),
+            _ if !finished => Err(TransferError::TimedOut),
+            _ => Err(TransferError::NoAnswer),
+        }
+    }
+
+    /// The TDs of a run of data in the driver's buffer.
+    fn pieces(&self, control: u32, len: u32) -> Vec<Piece> {
+        let count = len.div_ceil(TD_BYTES).max(1);
+        (0..count)
+            .map(|n| {
+                let rounding = if n + 1 == count { td::ROUNDING } else { 0 };
+                let start = n * TD_BYTES;
+                Piece {
+                    control: control | rounding,
+                    buffer: self.buffer + start,
+                    len: (len - start).min(TD_BYTES),
+                }
+            })
+            .collect()
+    }
+
+    fn receive_from(
+        &mut self,
+        key: (u8, u8),
+        len: u32,
+        millis: u64,
+    ) -> Result<Vec<u8>, TransferError> {
+        let pieces = self.pieces(td::IN, len);
+        let moved: u32 = self.transfer(key, &pieces, millis)?.iter().sum();
+        Ok(self.machine.bytes(self.buffer, moved as usize))
+    }
+}
+
+impl HostDriver for OhciDriver {
+    fn ports(&mut self) -> usize {
+        (self.machine.read32(reg::RH_DESCRIPTOR_A) & 0xff) as usize
+    }
+
+    fn connected(&mut self, port: usize) -> bool {
+        self.machine.read32(reg::RH_PORT_STATUS + 4 * port as u64) & port::CCS != 0
+    }
+
+    fn reset_port(&mut self, port: usize) -> Option<Speed> {
+        let register = reg::RH_PORT_STATUS + 4 * port as u64;
+        self.machine.write32(register, port::PRS);
+        self.machine.wait_millis(20, |m| m.read32(register) & port::PRS == 0);
+        let status = self.machine.read32(register);
+        self.machine.write32(register, port::PRSC | port::CSC | port::PESC);
+        let enabled = status & (port::CCS | port::PES) == port::CCS | port::PES;
+        enabled.then_some(if status & port::LSDA != 0 { Speed::Low } else { Speed::Full })
+    }
+
+    fn control(
+        &mut self,
+        device: &Device,
+        setup: SetupPacket,
+        data: &[u8],
+    ) -> Result<Vec<u8>, TransferError> {
+        let pipe = Pipe {
+            device: *device,
+            endpoint: EndpointAddress::CONTROL,
+            max_packet: device.control_packet,
+            interval: 0,
+        };
+        let key = self.endpoint(&pipe, ListKind::Control);
+        let mut packet = vec![setup.bm_request_type, setup.b_request];
+        for field in [setup.value(), setup.index(), setup.length()] {
+            packet.extend(field.to_le_bytes());
+        }
+        let buffer = self.buffer;
+        let inward = setup.bm_request_type & 0x80 != 0;
+        self.machine.fill(buffer, &packet);
+        self.machine.fill(buffer + 8, data);
+        let len = if inward { setup.length().into() } else { data.len() as u32 };
+        assert!(len <= TD_BYTES, "one TD for the data stage");
+        let piece = |control, offset, len| Piece { control, buffer: buffer + offset, len };
+        let direction = if inward { td::IN } else { td::OUT };
+        let status = if inward && len != 0 { td::OUT } else { td::IN };
+        let mut pieces = vec![piece(td::SETUP | td::DATA0, 0, 8)];
+        if len != 0 {
+            pieces.push(piece(direction | td::DATA1 | td::ROUNDING, 8, len));
+        }
+        pieces.push(piece(status | td::DATA1, 0, 0));
+        let moved = self.transfer(key, &pieces, PATIENCE_MILLIS)?;
+        let answered = if inward && len != 0 { moved[1] } else { 0 };
+        Ok(self.machine.bytes(buffer + 8, answered as usize))
+    }
+
+    fn send(&mut self, pipe: &Pipe, data: &[u8]) -> Result<(), TransferError> {
+        let list = match pipe.interval {
+            0 => ListKind::Bulk,
+            interval => ListKind::Periodic { interval: frames(interval) },
+        };
+        let mut rest = data;
+        loop {
+            let key = self.endpoint(pipe, list);
+            let (now, later) = rest.split_at(rest.len().min(BUFFER as usize));
+            self.machine.fill(self.buffer, now);
+            let pieces = self.pieces(td::OUT, now.len() as u32);
+            self.transfer(key, &pieces, PATIENCE_MILLIS)?;
+            rest = later;
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn receive(&mut self, pipe: &Pipe, len: usize) -> Result<Vec<u8>, TransferError> {
+        let mut data = Vec::new();
+        loop {
+            let key = self.endpoint(pipe, ListKind::Bulk);
+            let asked = (len - data.len()).min(BUFFER as usize);
+            let part = self.receive_from(key, asked as u32, PATIENCE_MILLIS)?;
+            data.extend_from_slice(&part);
+            if part.len() < asked || data.len() == len {
+                return Ok(data);
+            }
+        }
+    }
+
+    fn poll(&mut self, pipe: &Pipe, len: usize, millis: u64) -> Result<Vec<u8>, TransferError> {
+        let list = ListKind::Periodic { interval: frames(pipe.interval) };
+        let key = self.endpoint(pipe, list);
+        self.receive_from(key, len as u32, millis)
+    }
+
+    fn reset_toggle(&mut self, pipe: &Pipe) {
+        let key = (pipe.device.address, pipe.endpoint.byte());
+        if let Some(endpoint) = self.endpoints.get(&key) {
+            let head = self.machine.load(endpoint.ed + 8);
+            self.machine.store(endpoint.ed + 8, head & !ed::CARRY);
+        }
+    }
+
+    fn sleep_millis(&mut self, millis: u64) {
+        let until = self.machine.now.after_millis(millis);
+        self.wait(until, |_| false);
+    }
+}
+
+/// The interval that the periodic table can do: a power of two, no longer than asked for.
+fn frames(interval: u8) -> u32 {
+    let interval = u32::from(interval.clamp(1, 32));
+    1 << interval.ilog2()
+}
