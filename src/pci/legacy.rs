@@ -3,8 +3,7 @@
 
 use super::config_space::{ConfigSpace, Register, touches};
 use super::type0;
-/// HCCPARAMS.EECP of this crate's EHCI controller.
-const EECP: u8 = 0xa0;
+use crate::ehci::EECP;
 
 /// Serial Bus Release Number 2.0 (EHCI 2.1.4).
 const SBRN: u32 = 0x20;

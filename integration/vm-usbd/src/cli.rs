@@ -1,0 +1,267 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Parser, ValueEnum};
+
+use crate::options::{OptionError, Options};
+
+/// Serves USB host controllers with devices to virtual machines, over vfio-user.
+#[derive(Debug, Parser)]
+#[command(name = "vm-usbd", version, after_help = EXAMPLE)]
+pub struct Arguments {
+    /// A host controller: (ehci|ohci),id=ID,socket=PATH[,ports=N][,companion-of=EHCI-ID]
+    #[arg(long = "controller", value_name = "OPTIONS", required = true)]
+    pub controllers: Vec<ControllerOptions>,
+
+    /// A device: storage,bus=CONTROLLER-ID,file=PATH[,readonly=on], or (keyboard|tablet),bus=CONTROLLER-ID;
+    /// and for each [,port=N][,id=ID]
+    #[arg(long = "device", value_name = "OPTIONS")]
+    pub devices: Vec<DeviceOptions>,
+
+    /// A socket that takes key and pointer events for keyboards and tablets
+    #[arg(long, value_name = "PATH")]
+    pub input: Option<PathBuf>,
+
+    /// How long a frame takes: realtime is 1 ms, eager ends it early when the guest only waits for that
+    #[arg(long, value_name = "POLICY")]
+    pub pacing: Option<Pacing>,
+
+    /// A socket for attaching and detaching devices at run time (not available yet)
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+
+    /// A file that takes every transfer, for Wireshark (not available yet)
+    #[arg(long, value_name = "PATH")]
+    pub pcap: Option<PathBuf>,
+}
+
+const EXAMPLE: &str = "Example:
+  vm-usbd --controller ehci,id=e0,socket=/run/e.sock --device storage,bus=e0,file=disk.img
+
+The VMM has to share the guest's memory: QEMU with -object memory-backend-memfd,id=m,size=SIZE,share=on
+-machine memory-backend=m, cloud-hypervisor with --memory shared=on. In paths, write a comma twice.
+RUST_LOG=debug shows what the VMM asks for.";
+
+/// Frame pacing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pacing {
+    /// A frame is 1 ms.
+    Realtime,
+    /// A frame ends early if the guest only waits for its end.
+    Eager,
+    /// Bytes per frame are limited as on the wire.
+    Wire,
+}
+
+/// The two kinds of controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControllerKind {
+    /// High speed.
+    Ehci,
+    /// Full and low speed.
+    Ohci,
+}
+
+/// `--controller`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerOptions {
+    /// Which kind.
+    pub kind: ControllerKind,
+    /// Its name.
+    pub id: String,
+    /// Where it is offered.
+    pub socket: PathBuf,
+    /// How many ports it has, if said.
+    pub ports: Option<u8>,
+    /// The EHCI controller whose ports it shares.
+    pub companion_of: Option<String>,
+}
+
+impl FromStr for ControllerOptions {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        let mut options: Options = text.parse()?;
+        let kind = match options.kind() {
+            "ehci" => ControllerKind::Ehci,
+            "ohci" => ControllerKind::Ohci,
+            other => {
+                return Err(OptionError::Kind { found: other.to_owned(), known: "ehci, ohci" });
+            }
+        };
+        let controller = Self {
+            kind,
+            companion_of: match kind {
+                ControllerKind::Ohci => options.take("companion-of"),
+                ControllerKind::Ehci => None,
+            },
+            ports: options.number("ports", 1..=15, "a controller has 1 to 15 ports")?,
+            id: options.take("id").unwrap_or_default(),
+            socket: options.take("socket").unwrap_or_default().into(),
+        };
+        options.finish()?;
+        if controller.id.is_empty() {
+            return Err(OptionError::Missing("id"));
+        }
+        if controller.socket.as_os_str().is_empty() {
+            return Err(OptionError::Missing("socket"));
+        }
+        Ok(controller)
+    }
+}
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A disk.
+    Storage {
+        /// The image or block device.
+        file: PathBuf,
+        /// Whether writes are refused.
+        readonly: bool,
+    },
+    /// A keyboard.
+    Keyboard,
+    /// A pointer with absolute coordinates.
+    Tablet,
+}
+
+impl DeviceKind {
+    /// Its name on the command line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Storage { .. } => "storage",
+            Self::Keyboard => "keyboard",
+            Self::Tablet => "tablet",
+        }
+    }
+}
+
+/// `--device`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// What it is.
+    pub kind: DeviceKind,
+    /// The controller it is plugged into.
+    pub bus: String,
+    /// Which of its ports, from 1; the first free one if not said.
+    pub port: Option<u8>,
+    /// Its name, if said.
+    pub id: Option<String>,
+}
+
+impl FromStr for DeviceOptions {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        let mut options: Options = text.parse()?;
+        let bus = options.take("bus");
+        let port = options.number("port", 1..=15, "ports count from 1 to at most 15")?;
+        let id = options.take("id");
+        let kind = match options.kind() {
+            "storage" => {
+                let file = options.take("file");
+                let readonly = options.switch("readonly")?;
+                let file = file.ok_or(OptionError::Missing("file"))?.into();
+                DeviceKind::Storage { file, readonly }
+            }
+            "keyboard" => DeviceKind::Keyboard,
+            "tablet" => DeviceKind::Tablet,
+            other => {
+                return Err(OptionError::Kind {
+                    found: other.to_owned(),
+                    known: "storage, keyboard, tablet",
+                });
+            }
+        };
+        options.finish()?;
+        Ok(Self { kind, bus: bus.ok_or(OptionError::Missing("bus"))?, port, id })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_contract_of_the_command_line() {
+        let arguments = Arguments::try_parse_from([
+            "vm-usbd",
+            "--controller",
+            "ehci,id=e0,socket=/run/e.sock",
+            "--controller",
+            "ohci,id=o0,socket=/run/o.sock,companion-of=e0",
+            "--device",
+            "storage,bus=e0,port=1,file=disk.img,readonly=on",
+            "--device",
+            "keyboard,bus=o0,id=kbd",
+            "--pacing",
+            "eager",
+        ])
+        .unwrap();
+        assert_eq!(
+            arguments.controllers,
+            [
+                ControllerOptions {
+                    kind: ControllerKind::Ehci,
+                    id: "e0".into(),
+                    socket: "/run/e.sock".into(),
+                    ports: None,
+                    companion_of: None,
+                },
+                ControllerOptions {
+                    kind: ControllerKind::Ohci,
+                    id: "o0".into(),
+                    socket: "/run/o.sock".into(),
+                    ports: None,
+                    companion_of: Some("e0".into()),
+                },
+            ]
+        );
+        assert_eq!(
+            arguments.devices,
+            [
+                DeviceOptions {
+                    kind: DeviceKind::Storage { file: "disk.img".into(), readonly: true },
+                    bus: "e0".into(),
+                    port: Some(1),
+                    id: None,
+                },
+                DeviceOptions {
+                    kind: DeviceKind::Keyboard,
+                    bus: "o0".into(),
+                    port: None,
+                    id: Some("kbd".into()),
+                },
+            ]
+        );
+        assert_eq!(arguments.pacing, Some(Pacing::Eager));
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_option_is_said_in_one_phrase() {
+        let controller = |text: &str| text.parse::<ControllerOptions>().unwrap_err().to_string();
+        assert_eq!(controller("xhci,id=x"), "\"xhci\" is not one of ehci, ohci");
+        assert_eq!(controller("ehci,socket=/s"), "id= is missing");
+        assert_eq!(controller("ehci,id=e"), "socket= is missing");
+        assert_eq!(
+            controller("ehci,id=e,socket=/s,companion-of=f"),
+            "unknown option \"companion-of\"; there are ports, id, socket"
+        );
+        assert_eq!(
+            controller("ohci,id=e,socket=/s,ports=16"),
+            "ports=16: a controller has 1 to 15 ports"
+        );
+        let device = |text: &str| text.parse::<DeviceOptions>().unwrap_err().to_string();
+        assert_eq!(device("mouse,bus=o0"), "\"mouse\" is not one of storage, keyboard, tablet");
+        assert_eq!(device("keyboard"), "bus= is missing");
+        assert_eq!(device("storage,bus=e0"), "file= is missing");
+        assert_eq!(device("storage,bus=e0,file=f,readonly=yes"), "readonly=yes: say on or off");
+        assert_eq!(
+            device("keyboard,bus=e0,file=f"),
+            "unknown option \"file\"; there are bus, port, id"
+        );
+    }
+}

@@ -1,0 +1,20 @@
+//! A vfio-user server for the host controllers of `vm-usb`.
+//!
+//! Each controller has a socket, a thread and a loop of its own ([`serve::Server`]): commands of the
+//! VMM, the controller's timer and wake-ups by its devices are looked at in turn. [`session`] is the
+//! protocol, [`memory`] the guest's RAM as the VMM shares it, [`interrupts`] its event descriptors.
+
+pub mod assembly;
+pub mod channel;
+pub mod cli;
+pub mod clock;
+pub mod doorbell;
+pub mod interrupts;
+pub mod irq_set;
+pub mod listener;
+pub mod memory;
+pub mod options;
+pub mod serve;
+pub mod session;
+pub mod spin;
+pub mod wire;

@@ -1,0 +1,165 @@
+//! A server's socket in the file system: only its owner may connect, and a dead server's is replaced.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
+use thiserror::Error;
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 4;
+
+/// Why a socket cannot be opened.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// Another server is listening.
+    #[error("{0}: another server is listening there: choose another path or end that server")]
+    Busy(PathBuf),
+    /// Something else has the name.
+    #[error("{0}: exists and is not a socket: choose another path or remove it")]
+    NotASocket(PathBuf),
+    /// The path does not fit into a socket address.
+    #[error("{0}: too long for a socket: a path may have 107 bytes")]
+    TooLong(PathBuf),
+    /// The system said no.
+    #[error("{0}: cannot create the socket: {1}")]
+    Io(PathBuf, #[source] io::Error),
+}
+
+/// A listening socket; its file is removed with it.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    /// Device and inode of the file, so that nobody else's is removed.
+    file: (u64, u64),
+}
+
+impl Listener {
+    /// Listens at `path`. The file has mode 0600 from the moment it appears.
+    ///
+    /// # Errors
+    /// If the path cannot be used; see [`ListenError`].
+    pub fn new(path: &Path) -> Result<Self, ListenError> {
+        let io = |error: io::Error| ListenError::Io(path.to_owned(), error);
+        let address = SocketAddrUnix::new(path).map_err(|error| match error {
+            Errno::NAMETOOLONG => ListenError::TooLong(path.to_owned()),
+            error => io(error.into()),
+        })?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .map_err(|error| io(error.into()))?;
+        // The file takes over the mode that the socket has when it is bound.
+        fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(|error| io(error.into()))?;
+        let bound = match bind(&socket, &address) {
+            Err(Errno::ADDRINUSE) => {
+                remove_stale(path)?;
+                bind(&socket, &address)
+            }
+            other => other,
+        };
+        bound.map_err(|error| io(error.into()))?;
+        let file = std::fs::symlink_metadata(path).map_err(io)?;
+        listen(&socket, BACKLOG).map_err(|error| io(error.into()))?;
+        Ok(Self { socket: socket.into(), path: path.to_owned(), file: identity(&file) })
+    }
+
+    /// The socket, which does not block.
+    pub fn socket(&self) -> &UnixListener {
+        &self.socket
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes the next client, if one waits.
+    pub fn accept(&self) -> Option<UnixStream> {
+        let (stream, _) = self.socket.accept().ok()?;
+        Some(stream)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let ours =
+            std::fs::symlink_metadata(&self.path).is_ok_and(|file| identity(&file) == self.file);
+        if ours {
+            // It is no longer in the way if it is already gone.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// Removes the socket of a server that is no longer there.
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    let io = |error| ListenError::Io(path.to_owned(), error);
+    let file = std::fs::symlink_metadata(path).map_err(io)?;
+    if !file.file_type().is_socket() {
+        return Err(ListenError::NotASocket(path.to_owned()));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(io)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(io(error)),
+        Ok(_) => Err(ListenError::Busy(path.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("vm-usbd-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        path
+    }
+
+    #[test]
+    fn only_the_owner_may_connect_and_the_file_goes_with_the_server() {
+        let path = scratch("owner");
+        let listener = Listener::new(&path).unwrap();
+        let mode = std::fs::symlink_metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_dead_servers_socket_is_replaced_and_a_live_ones_is_not() {
+        let path = scratch("stale");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let listener = Listener::new(&path).unwrap();
+        assert!(matches!(Listener::new(&path), Err(ListenError::Busy(_))));
+        assert!(path.exists(), "the live server keeps its socket");
+        drop(listener);
+    }
+
+    #[test]
+    fn what_is_no_socket_is_left_alone() {
+        let path = scratch("file");
+        std::fs::write(&path, "precious").unwrap();
+        assert!(matches!(Listener::new(&path), Err(ListenError::NotASocket(_))));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        std::fs::remove_file(&path).unwrap();
+        let long = scratch(&"x".repeat(120));
+        assert!(matches!(Listener::new(&long), Err(ListenError::TooLong(_))));
+    }
+}

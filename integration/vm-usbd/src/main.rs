@@ -1,0 +1,154 @@
+//! `vm-usbd`: see the library and `docs/vfio-user.md`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use log::{LevelFilter, error, info};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use vm_usb::ohci;
+use vm_usbd::assembly::{Assembly, assemble};
+use vm_usbd::cli::{Arguments, Pacing};
+use vm_usbd::doorbell::Doorbell;
+
+/// The command line is wrong.
+const USAGE: u8 = 2;
+/// Something it names cannot be used, or failed later.
+const FAILURE: u8 = 1;
+
+fn main() -> ExitCode {
+    start_log();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return explain(&error),
+    };
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((code, line)) => {
+            eprintln!("vm-usbd: {line}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// One line an event on standard error; `RUST_LOG` chooses which.
+fn start_log() {
+    env_logger::Builder::new()
+        .filter_level(LevelFilter::Warn)
+        .parse_default_env()
+        .format(|out, record| {
+            writeln!(out, "vm-usbd: {}: {}", record.level().as_str().to_lowercase(), record.args())
+        })
+        .init();
+}
+
+/// Prints help as it is, and an error as one line.
+fn explain(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        print!("{error}");
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let words: Vec<&str> =
+        text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    let line = words.join(" ");
+    eprintln!("vm-usbd: {}; see --help", line.strip_prefix("error: ").unwrap_or(&line));
+    ExitCode::from(USAGE)
+}
+
+type Failure = (u8, String);
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let pacing = check(arguments)?;
+    // Before the first socket is there, so that it is removed whenever the signal comes.
+    let mut signals = Signals::new([SIGTERM, SIGINT])
+        .map_err(|error| (FAILURE, format!("cannot wait for signals: {error}")))?;
+    let assembly = assemble(&arguments.controllers, &arguments.devices, pacing)
+        .map_err(|error| (FAILURE, error.to_string()))?;
+
+    let (ended, end) = channel();
+    let on_signal = ended.clone();
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            let _ = on_signal.send(End::Signal);
+        }
+    });
+    serve(assembly, &ended, &end)
+}
+
+/// Refuses what is not there yet.
+fn check(arguments: &Arguments) -> Result<ohci::Pacing, Failure> {
+    let refuse = |what: &str| Err((USAGE, format!("{what} is not available yet: leave it out")));
+    if arguments.control.is_some() {
+        return refuse("--control");
+    }
+    if arguments.pcap.is_some() {
+        return refuse("--pcap");
+    }
+    match arguments.pacing {
+        None | Some(Pacing::Realtime) => Ok(ohci::Pacing::RealTime),
+        Some(Pacing::Eager) => Ok(ohci::Pacing::Eager),
+        Some(Pacing::Wire) => refuse("--pacing wire"),
+    }
+}
+
+/// Why the program ends.
+enum End {
+    Signal,
+    /// A loop has ended by itself.
+    Loop(String),
+}
+
+/// Says that a loop has ended, in whichever way.
+struct Goodbye(String, Sender<End>);
+
+impl Drop for Goodbye {
+    fn drop(&mut self) {
+        // Nobody listens any more when the program ends in order.
+        let _ = self.1.send(End::Loop(std::mem::take(&mut self.0)));
+    }
+}
+
+/// Runs every controller's loop until a signal comes, then ends in order: loops, sockets, devices.
+fn serve(
+    assembly: Assembly,
+    ended: &Sender<End>,
+    end: &std::sync::mpsc::Receiver<End>,
+) -> Result<(), Failure> {
+    let mut doorbells: Vec<Arc<Doorbell>> = Vec::new();
+    let mut threads = Vec::new();
+    for mut server in assembly.servers {
+        info!("{}: listening at {}", server.name, server.listener.path().display());
+        doorbells.push(server.doorbell.clone());
+        let goodbye = Goodbye(server.name.clone(), ended.clone());
+        let builder = std::thread::Builder::new().name(server.name.clone());
+        let thread = builder
+            .spawn(move || {
+                let _goodbye = goodbye;
+                server.run();
+            })
+            .map_err(|error| (FAILURE, format!("cannot start a thread: {error}")))?;
+        threads.push(thread);
+    }
+    let end = end.recv().unwrap_or(End::Signal);
+    for doorbell in &doorbells {
+        doorbell.stop();
+    }
+    for thread in threads {
+        if thread.join().is_err() {
+            error!("a controller's loop has failed");
+        }
+    }
+    // Dropping a disk writes out what is left of its data.
+    for port in assembly.ports {
+        drop(port.detach());
+    }
+    match end {
+        End::Signal => Ok(()),
+        End::Loop(name) => Err((FAILURE, format!("controller \"{name}\" has failed"))),
+    }
+}

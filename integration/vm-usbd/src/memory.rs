@@ -1,0 +1,246 @@
+//! Guest memory, as the VMM makes it known.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use log::warn;
+use rustix::io::Errno;
+use vfio_user::DmaMapFlags;
+use vm_memory::{
+    FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
+    GuestRegionMmap, MmapRegion,
+};
+
+/// Most regions a client may map at a time; announced to it. A virtual machine has some dozens.
+pub const MAX_REGIONS: usize = 4096;
+
+/// The guest's address space: RAM that is mapped here, and regions that are known but out of reach.
+#[derive(Debug, Default)]
+pub struct GuestRam {
+    mapped: GuestMemoryMmap,
+    unreachable: Vec<Unreachable>,
+}
+
+/// A region that came without a file descriptor, or may not be written: ROM, firmware, another
+/// device's memory, or RAM that the VMM does not share.
+#[derive(Debug)]
+struct Unreachable {
+    address: u64,
+    last: u64,
+    /// Whether the guest's attempt to use it has been reported.
+    reported: AtomicBool,
+}
+
+impl GuestRam {
+    /// Makes `size` bytes at guest address `address` known: those at `offset` in the file `fd`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a range that is empty, wraps, or cannot be mapped from the file, `EEXIST` for one
+    /// that overlaps another, `ENOSPC` for one too many.
+    pub fn map(
+        &mut self,
+        flags: DmaMapFlags,
+        offset: u64,
+        address: u64,
+        size: u64,
+        fd: Option<OwnedFd>,
+    ) -> Result<(), Errno> {
+        let last =
+            size.checked_sub(1).and_then(|more| address.checked_add(more)).ok_or(Errno::INVAL)?;
+        if self.ranges().any(|(a, l)| address <= l && a <= last) {
+            return Err(Errno::EXIST);
+        }
+        if self.ranges().count() >= MAX_REGIONS {
+            return Err(Errno::NOSPC);
+        }
+        match fd.filter(|_| flags.contains(DmaMapFlags::READ_WRITE)) {
+            Some(fd) => {
+                let length = usize::try_from(size).map_err(|_| Errno::INVAL)?;
+                let file = File::from(fd);
+                // A page past the end of its file can be mapped, but not touched.
+                let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
+                if file.metadata().map_or(0, |file| file.len()) < end {
+                    warn!(
+                        "the VMM's memory at {address:#x}, {size:#x} bytes, does not lie in its file"
+                    );
+                    return Err(Errno::INVAL);
+                }
+                let file = FileOffset::new(file, offset);
+                let mapping = MmapRegion::from_file(file, length).map_err(|error| {
+                    warn!("cannot map the VMM's memory at {address:#x}, {size:#x} bytes: {error}");
+                    Errno::INVAL
+                })?;
+                let region =
+                    GuestRegionMmap::new(mapping, GuestAddress(address)).ok_or(Errno::INVAL)?;
+                self.mapped =
+                    self.mapped.insert_region(Arc::new(region)).map_err(|_| Errno::EXIST)?;
+            }
+            None => self.unreachable.push(Unreachable {
+                address,
+                last,
+                reported: AtomicBool::new(false),
+            }),
+        }
+        Ok(())
+    }
+
+    /// Withdraws all regions inside `address..address + size`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a range that is empty, wraps, or cuts a region in two; `ENOENT` if there is none.
+    pub fn unmap(&mut self, address: u64, size: u64) -> Result<(), Errno> {
+        let last =
+            size.checked_sub(1).and_then(|more| address.checked_add(more)).ok_or(Errno::INVAL)?;
+        let mut inside = Vec::new();
+        for (a, l) in self.ranges().filter(|(a, l)| *a <= last && address <= *l) {
+            if a < address || l > last {
+                return Err(Errno::INVAL);
+            }
+            inside.push((a, l));
+        }
+        if inside.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        for (a, l) in inside {
+            if let Ok((rest, _)) = self.mapped.remove_region(GuestAddress(a), l - a + 1) {
+                self.mapped = rest;
+            }
+        }
+        self.unreachable.retain(|region| region.address < address || region.last > last);
+        Ok(())
+    }
+
+    /// Withdraws everything.
+    pub fn unmap_all(&mut self) {
+        *self = Self::default();
+    }
+
+    /// First and last address of each region.
+    fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        let mapped = self.mapped.iter().map(|region| (region.start_addr().0, region.last_addr().0));
+        let unreachable = self.unreachable.iter().map(|r| (r.address, r.last));
+        mapped.chain(unreachable)
+    }
+
+    /// Says, once a region, that the guest uses memory that is out of reach.
+    fn report(&self, address: u64) {
+        let region = self
+            .unreachable
+            .iter()
+            .find(|region| (region.address..=region.last).contains(&address));
+        if let Some(region) = region
+            && !region.reported.swap(true, Ordering::Relaxed)
+        {
+            warn!(
+                "the guest's DMA goes to {address:#x}, memory that the VMM does not share: if it is \
+                 RAM, start the VMM with shared memory (QEMU: -object \
+                 memory-backend-memfd,id=m,size=SIZE,share=on -machine memory-backend=m; \
+                 cloud-hypervisor: --memory shared=on)"
+            );
+        }
+    }
+}
+
+impl GuestMemoryBackend for GuestRam {
+    type R = GuestRegionMmap;
+
+    fn num_regions(&self) -> usize {
+        self.mapped.num_regions()
+    }
+
+    fn find_region(&self, address: GuestAddress) -> Option<&GuestRegionMmap> {
+        let region = self.mapped.find_region(address);
+        if region.is_none() {
+            self.report(address.0);
+        }
+        region
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &GuestRegionMmap> {
+        self.mapped.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use vm_memory::Bytes;
+
+    const RW: DmaMapFlags = DmaMapFlags::READ_WRITE;
+
+    fn memory(size: u64) -> OwnedFd {
+        let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, size).unwrap();
+        fd
+    }
+
+    #[test]
+    fn shared_ram_is_the_vmms_own() {
+        let fd = memory(0x4000);
+        let file = File::from(fd.try_clone().unwrap());
+        let mut ram = GuestRam::default();
+        ram.map(RW, 0x1000, 0x10_0000, 0x2000, Some(fd)).unwrap();
+        ram.write_obj(0x1234_5678_u32, GuestAddress(0x10_0004)).unwrap();
+        let mut bytes = [0; 4];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0x1004).unwrap();
+        assert_eq!(u32::from_ne_bytes(bytes), 0x1234_5678);
+        assert!(ram.write_obj(0_u32, GuestAddress(0x10_2000)).is_err());
+    }
+
+    #[test]
+    fn a_region_without_a_file_is_known_but_out_of_reach() {
+        let mut ram = GuestRam::default();
+        ram.map(RW, 0, 0xc_0000, 0x1_0000, None).unwrap();
+        assert!(ram.read_obj::<u32>(GuestAddress(0xc_0000)).is_err());
+        assert_eq!(ram.map(RW, 0, 0xc_f000, 0x2000, None), Err(Errno::EXIST));
+        ram.unmap(0xc_0000, 0x1_0000).unwrap();
+        ram.map(RW, 0, 0xc_f000, 0x2000, None).unwrap();
+    }
+
+    #[test]
+    fn memory_the_guest_may_not_write_is_out_of_reach() {
+        let mut ram = GuestRam::default();
+        ram.map(DmaMapFlags::READ, 0, 0, 0x1000, Some(memory(0x1000))).unwrap();
+        assert!(ram.write_obj(0_u32, GuestAddress(0)).is_err());
+    }
+
+    #[test]
+    fn ranges_that_cannot_be_are_refused_and_leave_the_rest_alone() {
+        let mut ram = GuestRam::default();
+        ram.map(RW, 0, 0x1000, 0x1000, Some(memory(0x1000))).unwrap();
+        let mut refused =
+            |offset, address, size| ram.map(RW, offset, address, size, Some(memory(0x1000)));
+        assert_eq!(refused(0, 0x1800, 0x1000), Err(Errno::EXIST), "overlap");
+        assert_eq!(refused(0, 0x5000, 0), Err(Errno::INVAL), "empty");
+        assert_eq!(refused(0, u64::MAX, 2), Err(Errno::INVAL), "wraps");
+        assert_eq!(refused(0, 0x5000, 0x2000), Err(Errno::INVAL), "past the file");
+        assert_eq!(refused(1, 0x5000, 0xfff), Err(Errno::INVAL), "not a page");
+        assert_eq!(refused(u64::MAX - 1, 0x5000, 0x1000), Err(Errno::INVAL), "offset wraps");
+        ram.write_obj(1_u8, GuestAddress(0x1fff)).unwrap();
+    }
+
+    #[test]
+    fn unmapping_takes_whole_regions_only() {
+        let mut ram = GuestRam::default();
+        ram.map(RW, 0, 0x1000, 0x2000, Some(memory(0x2000))).unwrap();
+        ram.map(RW, 0, 0x3000, 0x1000, None).unwrap();
+        assert_eq!(ram.unmap(0x8000, 0x1000), Err(Errno::NOENT));
+        assert_eq!(ram.unmap(0x1000, 0x1000), Err(Errno::INVAL));
+        assert_eq!(ram.unmap(0x1000, 0), Err(Errno::INVAL));
+        assert_eq!(ram.unmap(0x1000, u64::MAX), Err(Errno::INVAL));
+        ram.unmap(0x1000, 0x3000).unwrap();
+        assert_eq!(ram.ranges().count(), 0);
+    }
+
+    #[test]
+    fn the_number_of_regions_is_bounded() {
+        let mut ram = GuestRam::default();
+        for index in 0..MAX_REGIONS as u64 {
+            ram.map(RW, 0, index * 0x1000, 0x1000, None).unwrap();
+        }
+        assert_eq!(ram.map(RW, 0, 1 << 40, 0x1000, None), Err(Errno::NOSPC));
+    }
+}

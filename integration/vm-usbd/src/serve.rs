@@ -1,0 +1,222 @@
+//! One controller's loop: client, timer and devices in one thread.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::{error, info, warn};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use thiserror::Error;
+use vm_usb::time::Time;
+
+use crate::channel::{Inbox, Outbox, Received, Violation};
+use crate::clock;
+use crate::doorbell::Doorbell;
+use crate::listener::Listener;
+use crate::session::{Function, Session};
+use crate::spin::{Spin, SpinPolicy};
+
+/// A controller and the socket it is offered at.
+pub struct Server {
+    /// The controller's name, for messages.
+    pub name: String,
+    /// Where clients connect.
+    pub listener: Listener,
+    /// The controller.
+    pub function: Function,
+    /// Rung by devices, and to end the loop.
+    pub doorbell: Arc<Doorbell>,
+    /// How eagerly to wait for messages.
+    pub spin: SpinPolicy,
+}
+
+/// Why a session ended.
+#[derive(Debug, Error)]
+enum End {
+    #[error("the client has left")]
+    Left,
+    #[error("the server ends")]
+    Stopped,
+    #[error("the client broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    #[error("cannot wait for the client: {0}")]
+    Wait(#[from] rustix::io::Errno),
+}
+
+impl Server {
+    /// Serves one client after another until [`Doorbell::stop`]. Each finds the controller as after
+    /// power-on.
+    pub fn run(&mut self) {
+        let name = self.name.clone();
+        while let Some(stream) = self.next_client() {
+            info!("{name}: a client has connected");
+            let end = self.serve(&stream);
+            // Whatever the guest had set up went with it.
+            self.function.reset(clock::now());
+            *self.function.line_mut() = Default::default();
+            match end {
+                End::Left | End::Stopped => info!("{name}: {end}"),
+                End::Violation(_) | End::Wait(_) => {
+                    error!("{name}: {end}; closed the connection and listening again");
+                }
+            }
+        }
+    }
+
+    /// Waits for a client; `None` when the loop is to end.
+    fn next_client(&mut self) -> Option<UnixStream> {
+        loop {
+            if self.doorbell.stopped() {
+                return None;
+            }
+            if let Some(stream) = self.listener.accept() {
+                return Some(stream);
+            }
+            self.doorbell.take();
+            if self.doorbell.fall_asleep() {
+                let mut events = [
+                    PollFd::new(self.listener.socket(), PollFlags::IN),
+                    PollFd::from_borrowed_fd(self.doorbell.event(), PollFlags::IN),
+                ];
+                let waited = poll(&mut events, None);
+                self.doorbell.wake_up();
+                if let Err(error) = waited
+                    && error != rustix::io::Errno::INTR
+                {
+                    error!("{}: cannot wait for a client: {error}", self.name);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Serves one client until it leaves.
+    fn serve(&mut self, stream: &UnixStream) -> End {
+        let mut turns = Turns {
+            name: &self.name,
+            stream,
+            listener: &self.listener,
+            doorbell: &self.doorbell,
+            session: Session::new(&mut self.function),
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            spin: Spin::new(self.spin),
+            last_message: clock::now(),
+            slept: false,
+        };
+        loop {
+            if let Err(end) = turns.turn() {
+                return end;
+            }
+        }
+    }
+}
+
+/// A session's state between two turns of the loop.
+struct Turns<'a> {
+    name: &'a str,
+    stream: &'a UnixStream,
+    listener: &'a Listener,
+    doorbell: &'a Doorbell,
+    session: Session<'a>,
+    inbox: Inbox,
+    outbox: Outbox,
+    spin: Spin,
+    last_message: Time,
+    /// Whether the loop has slept since the last message.
+    slept: bool,
+}
+
+impl Turns<'_> {
+    /// One look at everything; sleeps if there is nothing to do.
+    fn turn(&mut self) -> Result<(), End> {
+        if self.doorbell.stopped() {
+            return Err(End::Stopped);
+        }
+        let heard = self.listen()?;
+        let now = clock::now();
+        let rung = self.doorbell.take();
+        let due = self.session.function().deadline().is_some_and(|d| d <= now);
+        if rung || due {
+            self.session.run(now);
+        }
+        if heard {
+            return Ok(());
+        }
+        self.session.function().line_mut().poll_unmask();
+        if rung || due {
+            return Ok(());
+        }
+        let left = self.session.function().deadline().map(|deadline| deadline.since(now));
+        if self.spin.stay_awake(now.since(self.last_message), left) {
+            // Whoever is to send the next message may need this processor for it.
+            std::thread::yield_now();
+            return Ok(());
+        }
+        self.sleep(left)
+    }
+
+    /// Carries out the client's next command, if there is one; `true` if there was.
+    fn listen(&mut self) -> Result<bool, End> {
+        if !self.outbox.is_empty() {
+            if !self.outbox.flush(self.stream) {
+                return Err(End::Left);
+            }
+            if !self.outbox.is_empty() {
+                return Ok(false);
+            }
+        }
+        match self.inbox.poll(self.stream)? {
+            Received::Nothing => return Ok(false),
+            Received::Closed => return Err(End::Left),
+            Received::Message => {}
+        }
+        let now = clock::now();
+        if std::mem::take(&mut self.slept) {
+            self.spin.slept(now.since(self.last_message));
+        }
+        self.last_message = now;
+        let handled = self.session.handle(now, &mut self.inbox, &mut self.outbox);
+        self.inbox.clear();
+        let connected = self.outbox.flush(self.stream);
+        handled?;
+        if connected { Ok(true) } else { Err(End::Left) }
+    }
+
+    /// Sleeps until the client, a device or the timer has something to say.
+    fn sleep(&mut self, left: Option<Duration>) -> Result<(), End> {
+        if !self.doorbell.fall_asleep() {
+            return Ok(());
+        }
+        self.slept = true;
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        let interest = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+        let (woken, stranger) = {
+            let line = self.session.function().line();
+            let mut events = vec![
+                PollFd::new(self.stream, interest),
+                PollFd::from_borrowed_fd(self.doorbell.event(), PollFlags::IN),
+                PollFd::new(self.listener.socket(), PollFlags::IN),
+            ];
+            if let Some(unmask) = line.unmask_event() {
+                events.push(PollFd::from_borrowed_fd(unmask, PollFlags::IN));
+            }
+            let woken = poll(&mut events, timeout.as_ref());
+            // If the client has something to say, it may be its farewell, and the other is next.
+            let others = events[0].revents().is_empty() && !events[2].revents().is_empty();
+            (woken, others)
+        };
+        self.doorbell.wake_up();
+        match woken {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if stranger && self.listener.accept().is_some() {
+            warn!(
+                "{}: turned a second client away: each controller serves one virtual machine",
+                self.name
+            );
+        }
+        Ok(())
+    }
+}
