@@ -3,4 +3,5 @@
 //! Each implements [`UsbDevice`](crate::usb::UsbDevice) and knows nothing of host controllers:
 //! attach it to a [`Port`](crate::topology::Port) of whichever serves its speed.
 
+pub mod hid;
 pub mod storage;

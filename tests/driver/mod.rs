@@ -5,8 +5,9 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses the part of the driver it needs")]
 
 pub mod direct;
-pub mod enumerate;
 pub mod ehci;
+pub mod enumerate;
+pub mod hid;
 pub mod host;
 pub mod machine;
 pub mod mass_storage;
