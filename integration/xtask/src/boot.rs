@@ -37,7 +37,7 @@ fn boot(
         return start.interactive();
     }
     let guest = start.start()?;
-    println!("\nLinux {} under QEMU {}\n", guest.kernel(), bench.lab.qemu.describe()?);
+    println!("\nLinux {} under QEMU {}\n", guest.kernel(), bench.lab.qemu.version()?);
     let is_right = lab_run::through(guest, |guest| {
         let inventory = guest.inventory()?;
         print_inventory(&inventory);

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -8,7 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::guest::{Interrupts, Maker, Pacing};
 use crate::lab_run::{Bench, Options};
 use crate::setup::{Kernel, Lab};
-use crate::{acceptance, boot, test};
+use crate::{acceptance, bench, boot, test};
 
 /// The lab: stock Linux guests on this project's USB controllers.
 #[derive(Parser)]
@@ -79,6 +80,17 @@ enum Task {
         #[arg(long, value_enum, default_value = "ours")]
         controllers: Controllers,
     },
+    /// Measure our controllers beside QEMU's, in one guest.
+    Bench {
+        #[command(flatten)]
+        guest: GuestArguments,
+        /// How often each controller takes its turn.
+        #[arg(long, default_value_t = 5)]
+        repeats: usize,
+        /// Also put the table into this file, between its markers.
+        #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/performance.md")]
+        write: Option<PathBuf>,
+    },
     /// Fetch QEMU, kernels and the guest's userland into the cache, and nothing more.
     Setup {
         /// Which kernels; all when none is named.
@@ -113,6 +125,10 @@ fn carry_out(task: Task) -> Result<ExitCode> {
             println!("\n{tally}");
             Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
+        Task::Bench { guest, repeats, write } => {
+            bench::run(guest.options(), repeats, write.as_deref())?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Setup { kernel } => {
             let kernels = if kernel.is_empty() {
                 vec![Kernel::Bookworm, Kernel::Trixie, Kernel::Backports]
@@ -120,7 +136,7 @@ fn carry_out(task: Task) -> Result<ExitCode> {
                 kernel
             };
             let lab = Lab::set_up()?;
-            println!("QEMU {}", lab.qemu.describe()?);
+            println!("QEMU {}: {}", lab.qemu.version()?, lab.qemu.place());
             for kernel in kernels {
                 println!("kernel {} ({})", lab.kernel(kernel)?.release, kernel.name());
             }

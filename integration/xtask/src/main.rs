@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptance;
+mod bench;
 mod boot;
 mod cli;
 mod guest;

@@ -27,6 +27,16 @@ pub(crate) enum Pacing {
     Wire,
 }
 
+impl Pacing {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Realtime => "realtime",
+            Self::Eager => "eager",
+            Self::Wire => "wire",
+        }
+    }
+}
+
 /// A running server; dropped, it is killed.
 pub(crate) struct Server {
     child: Child,
@@ -166,12 +176,7 @@ fn arguments(rig: &Rig, run: &Path, pacing: Option<Pacing>) -> Vec<String> {
         }
     }
     if let Some(pacing) = pacing {
-        let name = match pacing {
-            Pacing::Realtime => "realtime",
-            Pacing::Eager => "eager",
-            Pacing::Wire => "wire",
-        };
-        list.extend(["--pacing".to_owned(), name.to_owned()]);
+        list.extend(["--pacing".to_owned(), pacing.name().to_owned()]);
     }
     list
 }

@@ -14,6 +14,9 @@ use super::apt_sources::{self, Mirror};
 use super::cache::Cache;
 use crate::{progress, shell};
 
+/// Lists younger than this are not asked for again: one set-up reads them several times.
+const FRESH: Duration = Duration::from_secs(600);
+
 /// A set of suites that are resolved together.
 pub(crate) struct Archive {
     place: PathBuf,
@@ -45,10 +48,13 @@ impl Archive {
             fs::create_dir_all(archive.place.join(folder))?;
         }
         fs::write(archive.place.join("status"), "")?;
-        fs::write(
-            archive.place.join("sources/lab.sources"),
-            sources(&apt_sources::mirror()?, suites),
-        )?;
+        let list = archive.place.join("sources/lab.sources");
+        let wanted = sources(&apt_sources::mirror()?, suites);
+        if fs::read_to_string(&list).is_ok_and(|list| list != wanted) {
+            // Lists of another mirror say nothing about this one.
+            fs::remove_file(archive.place.join("updated")).ok();
+        }
+        fs::write(&list, wanted)?;
         fs::write(archive.place.join("apt.conf"), archive.configuration())?;
         archive.update()?;
         Ok(archive)
@@ -78,13 +84,26 @@ impl Archive {
         command
     }
 
+    /// Reads the mirror's lists, unless that was just done.
     fn update(&self) -> Result<()> {
+        let stamp = self.place.join("updated");
+        let age = fs::metadata(&stamp)
+            .and_then(|file| file.modified())
+            .ok()
+            .and_then(|time| time.elapsed().ok());
+        if age.is_some_and(|age| age < FRESH) {
+            return Ok(());
+        }
         let bar = progress::spinner(&format!("Debian {}: package lists", self.name));
         let updated = shell::output(self.apt_get().args(["update", "-q"]));
         bar.finish_and_clear();
-        updated.map(|_| ()).with_context(|| {
-            format!("cannot read the package lists of Debian {}: is the mirror in this machine's apt sources reachable?", self.name)
-        })
+        updated.with_context(|| {
+            format!(
+                "cannot read the package lists of Debian {}; is the mirror of this machine's apt sources reachable?",
+                self.name
+            )
+        })?;
+        Ok(fs::write(&stamp, "")?)
     }
 
     /// The packages that an empty system would need to have `package` of `release` installed, itself among them.

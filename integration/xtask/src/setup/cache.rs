@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 
-/// The folder itself. Only one process at a time fills it.
+/// The folder itself.
 pub(crate) struct Cache {
     root: PathBuf,
-    _lock: File,
 }
 
 impl Cache {
-    /// Opens `$VM_USB_CACHE`, else `$XDG_CACHE_HOME/vm-usb`, else `~/.cache/vm-usb`; waits while another run has it.
+    /// Opens `$VM_USB_CACHE`, else `$XDG_CACHE_HOME/vm-usb`, else `~/.cache/vm-usb`.
     pub(crate) fn open() -> Result<Self> {
         Self::open_at(place()?)
     }
@@ -22,13 +21,18 @@ impl Cache {
         fs::create_dir_all(&root).with_context(|| {
             format!("cannot make the cache folder {}; set VM_USB_CACHE to another", root.display())
         })?;
-        let lock = File::create(root.join("lock"))
-            .with_context(|| format!("the cache {}", root.display()))?;
+        Ok(Self { root })
+    }
+
+    /// Only one process at a time fills the cache; it is free again when the file is dropped.
+    fn lock(&self) -> Result<File> {
+        let lock =
+            File::create(self.path("lock")).with_context(|| self.root.display().to_string())?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            eprintln!("another run is filling {}; waiting for it", root.display());
+            eprintln!("another run is filling {}; waiting for it", self.root.display());
             flock(&lock, FlockOperation::LockExclusive)?;
         }
-        Ok(Self { root, _lock: lock })
+        Ok(lock)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -43,6 +47,10 @@ impl Cache {
         fill: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
         let whole = self.path(name);
+        if whole.is_dir() {
+            return Ok(whole);
+        }
+        let _lock = self.lock()?;
         if whole.is_dir() {
             return Ok(whole);
         }

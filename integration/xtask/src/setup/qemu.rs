@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::apt::Archive;
 use super::cache::Cache;
@@ -39,7 +39,8 @@ impl Qemu {
             let archive = Archive::trixie(cache)?;
             let debs = archive.closure("trixie-backports", &["qemu-system-x86"])?;
             archive.unpack("QEMU", "trixie-backports", &debs, root)
-        })?;
+        });
+        let root = root.context("this machine has no QEMU with `vfio-user-pci` (10.1 or newer), and fetching one failed")?;
         let qemu = Self::Private(root);
         if !qemu.has_device() {
             bail!(
@@ -64,20 +65,24 @@ impl Qemu {
         }
     }
 
-    /// For people: the version and whose it is.
-    pub(crate) fn describe(&self) -> Result<String> {
+    /// The version, for people.
+    pub(crate) fn version(&self) -> Result<String> {
         let output = shell::output(self.command().arg("--version"))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let version = text
+        Ok(text
             .lines()
             .next()
             .unwrap_or_default()
             .trim_start_matches("QEMU emulator version ")
-            .to_owned();
-        Ok(match self {
-            Self::System => format!("{version}, the system's"),
-            Self::Private(_) => format!("{version}, in the cache"),
-        })
+            .to_owned())
+    }
+
+    /// Where it is, for people.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Self::System => "the system's".to_owned(),
+            Self::Private(root) => root.display().to_string(),
+        }
     }
 
     fn has_device(&self) -> bool {
