@@ -243,10 +243,17 @@ impl Description {
         let mut bytes = vec![0, descriptor_type::STRING];
         match usize::from(index).checked_sub(1) {
             None => bytes.extend(LANGUAGE.to_le_bytes()),
-            // A descriptor's length is one byte: 126 UTF-16 units fit.
-            Some(at) => bytes.extend(
-                self.strings().get(at)?.encode_utf16().take(126).flat_map(u16::to_le_bytes),
-            ),
+            Some(at) => {
+                for character in self.strings().get(at)?.chars() {
+                    let mut units = [0; 2];
+                    let units = character.encode_utf16(&mut units);
+                    // A descriptor's length is one byte, and it holds whole UTF-16 units.
+                    if bytes.len().saturating_add(size_of_val(units)) > 254 {
+                        break;
+                    }
+                    bytes.extend(units.iter().flat_map(|unit| unit.to_le_bytes()));
+                }
+            }
         }
         let len = count(bytes.len());
         if let Some(first) = bytes.first_mut() {

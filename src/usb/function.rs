@@ -202,26 +202,12 @@ impl Function {
             let len = transfer.buffer.len().min(transfer.max_packet.into());
             return Outcome::complete(len);
         }
-        let mut scratch = vec![0; packet.into()];
-        let toggle = Toggle::from_bit(self.toggles.contains(address));
-        let outcome = self.device.transfer(
-            address,
-            &mut Transfer {
-                pid: Pid::In,
-                endpoint: transfer.endpoint,
-                max_packet: packet,
-                toggle,
-                now: transfer.now,
-                buffer: &mut scratch,
-            },
-        );
-        match outcome.status {
-            Status::Complete => {
-                self.toggles.set(address, toggle.after(1).bit());
-                Outcome::failed(0, BusError::ToggleMismatch)
-            }
-            _ => outcome,
+        let (outcome, packets, _) = self.one_packet(address, packet, transfer);
+        if packets == 0 {
+            return outcome;
         }
+        self.toggles.set(address, transfer.toggle.bit());
+        Outcome::failed(0, BusError::ToggleMismatch)
     }
 
     /// The host's idea of an IN endpoint's packet size is not the device's: packets go one at a time,
@@ -232,29 +218,42 @@ impl Function {
         packet: u16,
         transfer: &mut Transfer<'_>,
     ) -> Outcome {
-        let mut scratch = vec![0; packet.into()];
-        let toggle = transfer.toggle;
+        let (outcome, packets, data) = self.one_packet(address, packet, transfer);
+        let room = transfer.buffer.len().min(transfer.max_packet.into());
+        if data.len() > room {
+            return Outcome::failed(0, BusError::Babble);
+        }
+        self.toggles.set(address, transfer.toggle.after(packets).bit());
+        transfer.buffer.write(0, &data);
+        outcome
+    }
+
+    /// Asks an IN endpoint for one packet of the size its descriptor says. Returns how many came: one,
+    /// or none; and its data.
+    fn one_packet(
+        &mut self,
+        address: EndpointAddress,
+        packet: u16,
+        transfer: &Transfer<'_>,
+    ) -> (Outcome, usize, Vec<u8>) {
+        let mut data = vec![0; packet.into()];
         let outcome = self.device.transfer(
             address,
             &mut Transfer {
                 pid: Pid::In,
                 endpoint: transfer.endpoint,
                 max_packet: packet,
-                toggle,
+                toggle: Toggle::from_bit(self.toggles.contains(address)),
                 now: transfer.now,
-                buffer: &mut scratch,
+                buffer: &mut data,
             },
         );
-        if outcome.status != Status::Complete {
-            return outcome;
+        data.truncate(outcome.bytes);
+        // A packet that came before a STALL may yet be lost; the halt is not.
+        if outcome.status == Status::Stall {
+            self.halted.set(address, true);
         }
-        let room = transfer.buffer.len().min(transfer.max_packet.into());
-        if outcome.bytes > room {
-            return Outcome::failed(0, BusError::Babble);
-        }
-        self.toggles.set(address, toggle.after(1).bit());
-        transfer.buffer.write(0, scratch.get(..outcome.bytes).unwrap_or_default());
-        outcome
+        (outcome, outcome.packets(Pid::In, packet.into(), packet), data)
     }
 
     fn transact_control(&mut self, transfer: &mut Transfer<'_>) -> Outcome {

@@ -9,6 +9,8 @@ mod function;
 mod notify;
 mod setup;
 mod speed;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 pub use buffer::Buffer;
