@@ -13,6 +13,8 @@
     )
 )]
 
+#[cfg(any(feature = "event-manager", feature = "kvm"))]
+pub mod adapters;
 pub mod controller;
 pub mod devices;
 pub mod dma;

@@ -1,0 +1,34 @@
+//! Ready-made connections to a VMM's surroundings: an event loop, KVM.
+//!
+//! This is the one room of the library that knows of file descriptors and of a clock. Nothing else in
+//! it depends on this one, and all of it is optional:
+//!
+//! | feature | offers | built on |
+//! |---|---|---|
+//! | `event-manager` | [`SharedFunction`]: a PCI function that vCPU threads and one event loop share | `event-manager`, `vmm-sys-util` |
+//! | `kvm` | [`KvmInterrupt`]: INTx on an irqfd with resampling, MSI by `KVM_SIGNAL_MSI` | `kvm-ioctls`, `kvm-bindings`, `vmm-sys-util` |
+//!
+//! A VMM with another event loop does what [`SharedFunction`] does: after each call into the function
+//! it arms a timer to [`PciFunction::deadline`](crate::pci::PciFunction::deadline), and it calls
+//! [`PciFunction::run`](crate::pci::PciFunction::run) when the timer goes off or a
+//! [`Wake`](crate::usb::Wake) is called.
+
+#[cfg(feature = "event-manager")]
+mod alarm;
+#[cfg(feature = "event-manager")]
+mod clock;
+#[cfg(feature = "kvm")]
+mod kvm;
+#[cfg(feature = "event-manager")]
+mod shared_function;
+#[cfg(feature = "event-manager")]
+mod wake_fd;
+
+#[cfg(feature = "event-manager")]
+pub use clock::MonotonicClock;
+#[cfg(feature = "kvm")]
+pub use kvm::{KvmInterrupt, Resample};
+#[cfg(feature = "event-manager")]
+pub use shared_function::SharedFunction;
+#[cfg(feature = "event-manager")]
+pub use wake_fd::WakeFd;
