@@ -4,4 +4,5 @@
 //! attach it to a [`Port`](crate::topology::Port) of whichever serves its speed.
 
 pub mod hid;
+pub mod printer;
 pub mod storage;

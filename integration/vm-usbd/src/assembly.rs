@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
+use vm_usb::devices::printer::{Discard, Printer};
 use vm_usb::devices::storage::{Serial, Storage};
 use vm_usb::ehci::Ehci;
 use vm_usb::ohci::{Ohci, Pacing};
@@ -16,6 +17,7 @@ use crate::cli::{ControllerKind, ControllerOptions, DeviceKind, DeviceOptions};
 use crate::doorbell::Doorbell;
 use crate::interrupts::Interrupts;
 use crate::listener::{ListenError, Listener};
+use crate::printout::Printout;
 use crate::serve::Server;
 use crate::session::Controller;
 use crate::spin::SpinPolicy;
@@ -79,6 +81,9 @@ pub enum AssemblyError {
     /// The image cannot be used.
     #[error("device \"{0}\": {1}")]
     Image(String, #[source] OpenError),
+    /// The file for print data cannot be made.
+    #[error("device \"{0}\": cannot create {path}: {2}", path = .1.display())]
+    Printout(String, PathBuf, #[source] std::io::Error),
     /// The socket cannot be opened.
     #[error("controller \"{0}\": {1}")]
     Socket(String, #[source] ListenError),
@@ -238,6 +243,12 @@ fn device_of_kind(kind: &DeviceKind, name: &str) -> Result<Box<dyn UsbDevice>, A
             let image = RawImage::open(file, access)
                 .map_err(|error| AssemblyError::Image(name.to_owned(), error))?;
             Box::new(Storage::new(image, Serial::from_name(name)))
+        }
+        DeviceKind::Printer { file: None } => Box::new(Printer::new(Discard)),
+        DeviceKind::Printer { file: Some(file) } => {
+            let file = Printout::create(file)
+                .map_err(|error| AssemblyError::Printout(name.to_owned(), file.clone(), error))?;
+            Box::new(Printer::new(file))
         }
         DeviceKind::Keyboard | DeviceKind::Tablet => {
             return Err(AssemblyError::NotYet(name.to_owned(), kind.name()));

@@ -15,8 +15,8 @@ pub struct Arguments {
     #[arg(long = "controller", value_name = "OPTIONS", required = true)]
     pub controllers: Vec<ControllerOptions>,
 
-    /// A device: storage,bus=CONTROLLER-ID,file=PATH[,readonly=on], or (keyboard|tablet),bus=CONTROLLER-ID;
-    /// and for each [,port=N][,id=ID]
+    /// A device: storage,bus=CONTROLLER-ID,file=PATH[,readonly=on], (keyboard|tablet),bus=CONTROLLER-ID,
+    /// or printer,bus=CONTROLLER-ID[,file=PATH]; and for each [,port=N][,id=ID]
     #[arg(long = "device", value_name = "OPTIONS")]
     pub devices: Vec<DeviceOptions>,
 
@@ -126,6 +126,11 @@ pub enum DeviceKind {
     Keyboard,
     /// A pointer with absolute coordinates.
     Tablet,
+    /// A printer.
+    Printer {
+        /// What takes the print data; without one it is thrown away.
+        file: Option<PathBuf>,
+    },
 }
 
 impl DeviceKind {
@@ -135,6 +140,7 @@ impl DeviceKind {
             Self::Storage { .. } => "storage",
             Self::Keyboard => "keyboard",
             Self::Tablet => "tablet",
+            Self::Printer { .. } => "printer",
         }
     }
 }
@@ -169,10 +175,11 @@ impl FromStr for DeviceOptions {
             }
             "keyboard" => DeviceKind::Keyboard,
             "tablet" => DeviceKind::Tablet,
+            "printer" => DeviceKind::Printer { file: options.take("file").map(PathBuf::from) },
             other => {
                 return Err(OptionError::Kind {
                     found: other.to_owned(),
-                    known: "storage, keyboard, tablet",
+                    known: "storage, keyboard, tablet, printer",
                 });
             }
         };
@@ -255,10 +262,15 @@ mod tests {
             "ports=16: a controller has 1 to 15 ports"
         );
         let device = |text: &str| text.parse::<DeviceOptions>().unwrap_err().to_string();
-        assert_eq!(device("mouse,bus=o0"), "\"mouse\" is not one of storage, keyboard, tablet");
+        assert_eq!(
+            device("mouse,bus=o0"),
+            "\"mouse\" is not one of storage, keyboard, tablet, printer"
+        );
         assert_eq!(device("keyboard"), "bus= is missing");
         assert_eq!(device("storage,bus=e0"), "file= is missing");
         assert_eq!(device("storage,bus=e0,file=f,readonly=yes"), "readonly=yes: say on or off");
+        let printer = "printer,bus=o0,file=out.prn".parse::<DeviceOptions>().unwrap();
+        assert_eq!(printer.kind, DeviceKind::Printer { file: Some("out.prn".into()) });
         assert_eq!(
             device("keyboard,bus=e0,file=f"),
             "unknown option \"file\"; there are bus, port, id"

@@ -14,6 +14,7 @@ pub mod irq_set;
 pub mod listener;
 pub mod memory;
 pub mod options;
+pub mod printout;
 pub mod serve;
 pub mod session;
 pub mod spin;
