@@ -406,10 +406,9 @@ fn offer(ports: &[RootPort], address: u8, transfer: Transfer<'_>) -> (Option<usi
     let mut transfer = Some(transfer);
     for (at, port) in ports.iter().enumerate().filter(|(_, port)| port.carries_traffic()) {
         let answer = port.link().with(|function| {
-            let transfer = (function.address() == address).then(|| transfer.take());
-            transfer.flatten().map(|transfer| function.transact(transfer))
+            function.reach(address, |function| transfer.take().map(|t| function.transact(t)))
         });
-        if let Some(Some(outcome)) = answer {
+        if let Some(outcome) = answer.flatten().flatten() {
             return (Some(at), outcome);
         }
     }

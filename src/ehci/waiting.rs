@@ -237,6 +237,6 @@ fn cancel(ports: &[RootPort], entry: &Entry) {
     if entry.pending
         && let Some(port) = ports.get(entry.port)
     {
-        port.link().with(|function| function.cancel(entry.endpoint));
+        port.link().with(|function| function.cancel_at(entry.address, entry.endpoint));
     }
 }

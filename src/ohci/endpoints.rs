@@ -1,4 +1,4 @@
-//! What the controller remembers of the endpoints behind one port.
+//! What the controller remembers of the endpoints of the devices behind one port.
 //!
 //! It is little, and keyed by the device's endpoint, not by a descriptor's address: an ED that a
 //! driver unlinks and links again a moment later finds its endpoint as it left it, and one that is
@@ -9,6 +9,9 @@ use super::ListKind;
 use super::descriptors::{Ed, Td};
 use super::spec::{EdControl, TdControl};
 use crate::usb::EndpointAddress;
+
+/// An endpoint of one of the devices: the device's address, and which endpoint.
+pub(super) type Pipe = (u8, EndpointAddress);
 
 /// What a device was asked to do: the words of the descriptors that said so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,11 @@ impl Offer {
             be: td.be,
         }
     }
+
+    /// Address of the device.
+    pub(super) fn address(&self) -> u8 {
+        self.ed_control.fa()
+    }
 }
 
 /// A transfer that a device has begun and not finished.
@@ -45,6 +53,12 @@ pub(super) struct Flight {
     ready: bool,
     /// When its list last led to it: the list's own count of passes, or of frames.
     pub(super) seen: u32,
+}
+
+impl Flight {
+    fn pipe(&self) -> Pipe {
+        (self.offer.address(), self.endpoint)
+    }
 }
 
 /// Whether a device is to be asked.
@@ -61,8 +75,9 @@ pub(super) enum Gate {
 /// Endpoint state of one port.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
-    /// Endpoints that had nothing to say and will announce when they have.
-    parked: u32,
+    /// Endpoints that had nothing to say and will announce when they have: a bit for each endpoint of
+    /// each address, of which there are at most 128.
+    parked: Vec<(u8, u32)>,
     /// At most one for each endpoint.
     flights: Vec<Flight>,
 }
@@ -74,7 +89,9 @@ const fn bit(endpoint: EndpointAddress) -> u32 {
 impl Endpoints {
     /// Whether `endpoint` is to be asked for what `offer` says.
     pub(super) fn gate(&mut self, endpoint: EndpointAddress, offer: &Offer, seen: u32) -> Gate {
-        match self.flights.iter_mut().find(|flight| flight.endpoint == endpoint) {
+        let pipe = (offer.address(), endpoint);
+        let parked = self.is_parked(pipe);
+        match self.flights.iter_mut().find(|flight| flight.pipe() == pipe) {
             Some(flight) if flight.offer == *offer => {
                 flight.seen = seen;
                 if flight.ready { Gate::Open } else { Gate::Shut }
@@ -82,33 +99,45 @@ impl Endpoints {
             Some(flight) if flight.offer.ed == offer.ed => Gate::Replaced,
             // Another ED for the same endpoint: one at a time.
             Some(_) => Gate::Shut,
-            None if self.parked & bit(endpoint) != 0 => Gate::Shut,
+            None if parked => Gate::Shut,
             None => Gate::Open,
         }
     }
 
     /// The endpoint answered: nothing of it is in flight.
-    pub(super) fn answered(&mut self, endpoint: EndpointAddress) {
+    pub(super) fn answered(&mut self, pipe: Pipe) {
         if !self.flights.is_empty() {
-            self.flights.retain(|flight| flight.endpoint != endpoint);
+            self.flights.retain(|flight| flight.pipe() != pipe);
         }
     }
 
     /// The endpoint will announce when it has something to say.
-    pub(super) fn park(&mut self, endpoint: EndpointAddress) {
-        self.answered(endpoint);
-        self.parked |= bit(endpoint);
+    pub(super) fn park(&mut self, pipe: Pipe) {
+        self.answered(pipe);
+        let (address, endpoint) = pipe;
+        match self.parked.iter_mut().find(|(at, _)| *at == address) {
+            Some((_, endpoints)) => *endpoints |= bit(endpoint),
+            None => self.parked.push((address, bit(endpoint))),
+        }
+    }
+
+    fn is_parked(&self, (address, endpoint): Pipe) -> bool {
+        let found = self.parked.iter().find(|(at, _)| *at == address);
+        found.is_some_and(|(_, endpoints)| endpoints & bit(endpoint) != 0)
     }
 
     /// The endpoint has begun with `offer`.
     pub(super) fn take_off(&mut self, endpoint: EndpointAddress, offer: Offer, seen: u32) {
-        self.answered(endpoint);
+        self.answered((offer.address(), endpoint));
         self.flights.push(Flight { endpoint, offer, ready: false, seen });
     }
 
-    /// The endpoint has something to say.
+    /// The endpoint of some device behind the port has something to say; which device, only asking
+    /// tells.
     pub(super) fn ready(&mut self, endpoint: EndpointAddress) {
-        self.parked &= !bit(endpoint);
+        for (_, endpoints) in &mut self.parked {
+            *endpoints &= !bit(endpoint);
+        }
         for flight in &mut self.flights {
             flight.ready |= flight.endpoint == endpoint;
         }
@@ -116,7 +145,7 @@ impl Endpoints {
 
     /// A request may have changed what every endpoint has to say: ask again.
     pub(super) fn unpark(&mut self) {
-        self.parked = 0;
+        self.parked.clear();
     }
 
     pub(super) fn has_flights(&self) -> bool {
@@ -127,12 +156,12 @@ impl Endpoints {
     pub(super) fn retain(
         &mut self,
         mut keep: impl FnMut(&Flight) -> bool,
-        mut cancel: impl FnMut(EndpointAddress),
+        mut cancel: impl FnMut(Pipe),
     ) {
         self.flights.retain(|flight| {
             let keep = keep(flight);
             if !keep {
-                cancel(flight.endpoint);
+                cancel(flight.pipe());
             }
             keep
         });

@@ -4,7 +4,7 @@ use super::endpoints::{Endpoints, Flight, Gate, Offer};
 use super::spec::{HcRhPortStatus, is_low};
 use crate::time::Time;
 use crate::topology::PortLink;
-use crate::usb::{EndpointAddress, Outcome, Readiness, Status, Suspension, Transfer};
+use crate::usb::{EndpointAddress, Function, Outcome, Readiness, Status, Suspension, Transfer};
 
 /// Length of a port's reset: long enough for every driver to see PRS set, short enough for the ones
 /// that give up after 20 ms.
@@ -257,15 +257,11 @@ impl RootPort {
         self.status.pes() && !self.status.pss() && !self.status.prs()
     }
 
-    /// Whether the device behind the port listens to `address` at this speed.
+    /// Whether a device behind the port listens to `address` at this speed.
     pub(super) fn answers(&self, address: u8, low_speed: bool) -> bool {
+        let matches = |function: &mut Function| is_low(function.speed()) == low_speed;
         self.passes()
-            && self
-                .link
-                .with(|function| {
-                    function.address() == address && is_low(function.speed()) == low_speed
-                })
-                .unwrap_or(false)
+            && self.link.with(|function| function.reach(address, matches)).flatten() == Some(true)
     }
 
     /// Whether the device is to be asked for what `offer` says.
@@ -274,8 +270,8 @@ impl RootPort {
             Gate::Open => true,
             Gate::Shut => false,
             Gate::Replaced => {
-                self.link.with(|function| function.cancel(endpoint));
-                self.endpoints.answered(endpoint);
+                self.link.with(|function| function.cancel_at(offer.address(), endpoint));
+                self.endpoints.answered((offer.address(), endpoint));
                 true
             }
         }
@@ -289,15 +285,18 @@ impl RootPort {
         offer: Offer,
         seen: u32,
     ) -> Outcome {
-        let outcome =
-            self.link.with(|function| function.transact(transfer)).unwrap_or(Outcome::TIMEOUT);
+        let pipe = (offer.address(), endpoint);
+        let answer = self.link.with(|function| {
+            function.reach(offer.address(), |function| function.transact(transfer))
+        });
+        let outcome = answer.flatten().unwrap_or(Outcome::TIMEOUT);
         if endpoint == EndpointAddress::CONTROL {
             self.endpoints.unpark();
         }
         match outcome.status {
             Status::Pending => self.endpoints.take_off(endpoint, offer, seen),
-            Status::Nak(Readiness::Announced) => self.endpoints.park(endpoint),
-            _ => self.endpoints.answered(endpoint),
+            Status::Nak(Readiness::Announced) => self.endpoints.park(pipe),
+            _ => self.endpoints.answered(pipe),
         }
         outcome
     }
@@ -308,8 +307,8 @@ impl RootPort {
 
     /// Takes back the transfers in flight for which `keep` is false.
     pub(super) fn retain_flights(&mut self, keep: impl FnMut(&Flight) -> bool) {
-        self.endpoints.retain(keep, |endpoint| {
-            self.link.with(|function| function.cancel(endpoint));
+        self.endpoints.retain(keep, |(address, endpoint)| {
+            self.link.with(|function| function.cancel_at(address, endpoint));
         });
     }
 

@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
-use crate::usb::{EndpointAddress, Function, Mailbox, Notifier, Speed, UsbDevice, Wake};
+use crate::usb::{
+    EndpointAddress, Function, MOST_HUBS, Mailbox, Notifier, Speed, Upstream, UsbDevice, Wake,
+    height,
+};
 
 /// Which controller a link to a port belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +36,15 @@ pub enum AttachError {
         /// The only speed of the port.
         port: Speed,
     },
+    /// The hub's ports lead to this one.
+    #[error("a hub cannot be plugged into itself: choose a port of another hub or of a controller")]
+    Loop,
+    /// Too many hubs in a row.
+    #[error(
+        "there would be {0} hubs in a row, and USB allows {MOST_HUBS}: \
+         choose a port nearer to the controller"
+    )]
+    Depth(usize),
 }
 
 /// A device that could not be plugged in, and why.
@@ -102,6 +114,11 @@ impl Port {
         Self::new(true, true)
     }
 
+    /// A port of a hub, which takes devices of any speed; the hub's side is the classic one.
+    pub fn downstream(upstream: &Arc<Upstream>) -> Self {
+        Self { mailbox: Arc::new(Mailbox::behind(upstream.clone())), ..Self::classic() }
+    }
+
     /// The side of the port that `host` sees.
     pub fn link(&self, host: Host) -> PortLink {
         PortLink { port: self.clone(), host }
@@ -110,9 +127,12 @@ impl Port {
     /// Plugs `device` in.
     ///
     /// # Errors
-    /// If a device is plugged in already, or no controller here serves its speeds; the guest sees
-    /// nothing then, and the device comes back with the reason.
-    pub fn attach(&self, device: Box<dyn UsbDevice>) -> Result<(), Refused> {
+    /// If a device is plugged in already, no controller here serves its speeds, or a hub would be one
+    /// too many or its own; the guest sees nothing then, and the device comes back with the reason.
+    pub fn attach(&self, mut device: Box<dyn UsbDevice>) -> Result<(), Refused> {
+        if let Err(reason) = self.has_place_for(&mut *device) {
+            return Err(Refused { reason, device });
+        }
         let mut socket = self.lock();
         if let Some(function) = &socket.function {
             let name = function.device().description().name.clone();
@@ -130,6 +150,16 @@ impl Port {
         drop(socket);
         self.mailbox.wake();
         Ok(())
+    }
+
+    /// Checks what USB says of hubs behind hubs. It keeps the tree a tree, and every walk down short.
+    fn has_place_for(&self, device: &mut dyn UsbDevice) -> Result<(), AttachError> {
+        let (Some(upstream), Some(hub)) = (self.mailbox.upstream(), device.as_hub()) else {
+            return Ok(());
+        };
+        let below = height(hub, upstream).ok_or(AttachError::Loop)?;
+        let hubs = below.saturating_add(upstream.depth());
+        if hubs > MOST_HUBS { Err(AttachError::Depth(hubs)) } else { Ok(()) }
     }
 
     /// Pulls the device out.
@@ -243,10 +273,10 @@ impl PortLink {
 
     /// Takes the device's wish to wake the host; `false` unless the host allowed it.
     pub fn take_remote_wakeup(&self) -> bool {
-        let socket = self.port.lock();
+        let mut socket = self.port.lock();
         socket.owner == self.host
             && self.port.mailbox.take_remote_wakeup()
-            && socket.function.as_ref().is_some_and(Function::remote_wakeup_enabled)
+            && socket.function.as_mut().is_some_and(Function::resumes)
     }
 
     /// Has `wake` called whenever the port or the device has something to say.

@@ -17,7 +17,7 @@ pub(crate) mod descriptor_type {
 const LANGUAGE: u16 = 0x0409;
 
 /// Transfer types (USB 2.0, 5.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TransferType {
     /// Control.

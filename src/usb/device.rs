@@ -1,6 +1,6 @@
 //! What the author of a device writes.
 
-use super::{Description, EndpointAddress, Notifier, Outcome, SetupPacket, Transfer};
+use super::{Description, EndpointAddress, Notifier, Outcome, SetupPacket, Transfer, UsbHub};
 
 /// The answer to a class or vendor request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,11 @@ pub trait UsbDevice: Send {
     /// The host cleared the endpoint's halt.
     fn halt_cleared(&mut self, endpoint: EndpointAddress) {
         let _ = endpoint;
+    }
+
+    /// The device as a hub, if it is one.
+    fn as_hub(&mut self) -> Option<&mut dyn UsbHub> {
+        None
     }
 
     /// The bus went idle or came back.

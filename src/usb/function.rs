@@ -1,5 +1,7 @@
 //! A device as the bus sees it: chapter 9 of the USB 2.0 specification around a [`UsbDevice`].
 
+pub(super) mod routing;
+
 use super::control::{ControlPipe, Step};
 use super::{
     BusError, Configuration, Control, Direction, Endpoint, EndpointAddress, Notifier, Outcome, Pid,
@@ -89,6 +91,9 @@ impl Function {
     /// Takes the device off the bus.
     pub fn into_device(mut self) -> Box<dyn UsbDevice> {
         self.drop_pending();
+        if let Some(hub) = self.device.as_hub() {
+            hub.detached();
+        }
         self.device
     }
 
@@ -133,6 +138,9 @@ impl Function {
 
     /// Carries out a transfer addressed to the device.
     pub fn transact(&mut self, mut transfer: Transfer<'_>) -> Outcome {
+        if let Some(hub) = self.device.as_hub() {
+            hub.tick(transfer.now);
+        }
         if transfer.endpoint == 0 {
             return self.transact_control(&mut transfer);
         }

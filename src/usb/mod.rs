@@ -6,9 +6,11 @@ mod description;
 mod device;
 mod endpoint;
 mod function;
+mod hub;
 mod notify;
 mod setup;
 mod speed;
+mod split;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -18,8 +20,13 @@ pub use description::{Configuration, Description, Endpoint, Interface, Speeds, T
 pub use device::{Control, Suspension, UsbDevice};
 pub use endpoint::{EndpointAddress, Toggle};
 pub use function::Function;
+pub(crate) use function::routing::height;
+pub use hub::{MOST_HUBS, Upstream, UsbHub};
 pub(crate) use notify::Mailbox;
 pub use notify::{Notifier, Wake};
 pub use setup::{Direction, Recipient, RequestType, SetupPacket, request};
 pub use speed::Speed;
+pub use split::{
+    CompleteAnswer, CompleteSplit, SplitPosition, SplitToken, StartAnswer, StartSplit,
+};
 pub use transfer::{BusError, Outcome, Pid, Readiness, Status, Transfer};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::EndpointAddress;
+use super::{EndpointAddress, Upstream};
 
 /// Wakes the loop that drives a controller, from any thread; then the loop calls
 /// [`HostController::run`](crate::controller::HostController::run).
@@ -20,6 +20,8 @@ pub(crate) struct Mailbox {
     ready: AtomicU32,
     remote_wakeup: AtomicBool,
     wake: Mutex<Vec<Arc<dyn Wake>>>,
+    /// The way on, for the port of a hub.
+    upstream: Option<Arc<Upstream>>,
 }
 
 impl std::fmt::Debug for Mailbox {
@@ -29,6 +31,27 @@ impl std::fmt::Debug for Mailbox {
 }
 
 impl Mailbox {
+    /// The mailbox of a hub's port.
+    pub(crate) fn behind(upstream: Arc<Upstream>) -> Self {
+        Self { upstream: Some(upstream), ..Self::default() }
+    }
+
+    /// The hub's line, for the port of a hub.
+    pub(crate) fn upstream(&self) -> Option<&Arc<Upstream>> {
+        self.upstream.as_ref()
+    }
+
+    /// Endpoints, a bit for each, became ready. Whoever asks them sits at the root port.
+    fn ready(&self, endpoints: u32) {
+        match &self.upstream {
+            Some(upstream) => upstream.ready(endpoints),
+            None => {
+                self.ready.fetch_or(endpoints, Ordering::AcqRel);
+                self.wake();
+            }
+        }
+    }
+
     /// Adds a loop to wake.
     pub(crate) fn subscribe(&self, wake: Arc<dyn Wake>) {
         self.wake.lock().unwrap_or_else(PoisonError::into_inner).push(wake);
@@ -38,6 +61,9 @@ impl Mailbox {
     pub(crate) fn wake(&self) {
         for wake in self.wake.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             wake.wake();
+        }
+        if let Some(upstream) = &self.upstream {
+            upstream.changed();
         }
     }
 
@@ -72,8 +98,17 @@ impl Notifier {
 
     /// `endpoint` has something to say now: it was parked, or its pending transfer has an outcome.
     pub fn ready(&self, endpoint: EndpointAddress) {
-        self.mailbox.ready.fetch_or(1 << endpoint.index(), Ordering::AcqRel);
-        self.mailbox.wake();
+        self.mailbox.ready(1 << endpoint.index());
+    }
+
+    /// These endpoints, a bit for each, of the device or of some behind it have something to say.
+    pub(super) fn ready_all(&self, endpoints: u32) {
+        self.mailbox.ready(endpoints);
+    }
+
+    /// How many hubs there are between the device and the root port.
+    pub(super) fn depth(&self) -> usize {
+        self.mailbox.upstream().map_or(0, |upstream| upstream.depth())
     }
 
     /// Asks for resume signalling: honoured if the device is suspended and the host has enabled its
