@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use vm_usb::time::Time;
 use vm_usb::topology::{Host, Port, PortLink};
 use vm_usb::usb::{
-    BusError, EndpointAddress, Outcome, Pid, SetupPacket, Speed, Status, Suspension, Toggle,
-    Transfer, UsbDevice,
+    BusError, EndpointAddress, Outcome, Pid, Readiness, SetupPacket, Speed, Status, Suspension,
+    Toggle, Transfer, UsbDevice,
 };
 
 use super::host::{Device, HostDriver, Pipe, TransferError};
@@ -86,6 +86,32 @@ impl DirectHost {
     }
 }
 
+/// How often a transfer that failed or was NAKed is tried again before the host gives up.
+struct Patience {
+    errors: u32,
+    naks: u32,
+}
+
+impl Patience {
+    /// As controllers have it: three errors in a row.
+    const NEW: Self = Self { errors: 3, naks: 100 };
+
+    /// Whether to offer the rest of the transfer again.
+    fn again(&mut self, outcome: Outcome) -> bool {
+        if outcome.bytes != 0 {
+            self.errors = Self::NEW.errors;
+        }
+        let left = match outcome.status {
+            Status::Error(BusError::Babble) => return false,
+            Status::Error(_) => &mut self.errors,
+            Status::Nak(Readiness::Poll) => &mut self.naks,
+            _ => return false,
+        };
+        *left = left.saturating_sub(1);
+        *left != 0
+    }
+}
+
 fn finished(outcome: Outcome) -> Result<(), TransferError> {
     match outcome.status {
         Status::Complete => Ok(()),
@@ -146,11 +172,15 @@ impl HostDriver for DirectHost {
 
     fn send(&mut self, pipe: &Pipe, data: &[u8]) -> Result<(), TransferError> {
         let mut rest = data;
+        let mut patience = Patience::NEW;
         loop {
             let mut piece = rest[..rest.len().min(self.piece)].to_vec();
             let outcome = self.transact(pipe, Pid::Out, &mut piece);
-            finished(outcome)?;
             rest = &rest[outcome.bytes..];
+            if patience.again(outcome) {
+                continue;
+            }
+            finished(outcome)?;
             if rest.is_empty() {
                 return Ok(());
             }
@@ -160,11 +190,15 @@ impl HostDriver for DirectHost {
 
     fn receive(&mut self, pipe: &Pipe, len: usize) -> Result<Vec<u8>, TransferError> {
         let mut data = Vec::new();
+        let mut patience = Patience::NEW;
         loop {
             let asked = (len - data.len()).min(self.piece);
             let mut piece = vec![0; asked];
             let outcome = self.transact(pipe, Pid::In, &mut piece);
             data.extend(&piece[..outcome.bytes]);
+            if patience.again(outcome) {
+                continue;
+            }
             finished(outcome)?;
             if outcome.bytes < asked || data.len() == len {
                 return Ok(data);
