@@ -70,6 +70,7 @@ pub struct Ehci {
     /// Whether the guest lets the controller master the bus.
     has_dma: bool,
     wakeup: bool,
+    skipped: u64,
     last_log: Option<Time>,
 }
 
@@ -83,7 +84,7 @@ impl Ehci {
         Self {
             ports: ports.into_iter().take(MOST_PORTS).map(RootPort::new).collect(),
             companion,
-            wide: false,
+            wide: true,
             usbcmd: UsbCmd::at_reset(),
             segment: 0,
             configured: false,
@@ -103,6 +104,7 @@ impl Ehci {
             next_periodic: Time::ZERO,
             has_dma: false,
             wakeup: false,
+            skipped: 0,
             last_log: None,
         }
     }
@@ -120,6 +122,20 @@ impl Ehci {
     pub fn with_prompt_commit(mut self, prompt: bool) -> Self {
         self.interrupts.set_prompt(prompt);
         self
+    }
+
+    /// Whether the controller addresses 64 bits (HCCPARAMS bit 0, EHCI appendix B; the default). A
+    /// guest then lays its structures out in their long form.
+    #[must_use]
+    pub fn with_64bit_addressing(mut self, wide: bool) -> Self {
+        self.wide = wide;
+        self
+    }
+
+    /// Microframes of a running periodic schedule that were skipped since power-on, because the
+    /// embedder came back too late to catch up.
+    pub fn skipped_microframes(&self) -> u64 {
+        self.skipped
     }
 
     /// HCRESET and power-on (EHCI 2.3.1): everything stops, nothing is written back, and the ports go
@@ -236,6 +252,9 @@ impl Ehci {
             self.interrupts.raise(usbsts::FRAME_LIST_ROLLOVER);
         }
         let mut at = self.next_microframe.max(now.saturating_sub(CATCH_UP - 1));
+        if self.periodic.active {
+            self.skipped = self.skipped.saturating_add(at.saturating_sub(self.next_microframe));
+        }
         self.next_microframe = now.saturating_add(1);
         let mut worked = false;
         // Frame by frame: PSE counts at frame boundaries (EHCI 4.6).

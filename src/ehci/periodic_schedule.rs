@@ -3,6 +3,7 @@
 use vm_memory::GuestMemory;
 
 use super::clock::Microframe;
+use super::itd;
 use super::queue_head::{Engine, QueueHead};
 use super::spec::{Capabilities, Element, Link, MICROFRAMES, qh};
 use super::waiting::Schedule;
@@ -14,6 +15,9 @@ const ELEMENTS: u32 = 1024;
 /// Elements looked at in one look ahead: a frame list of 1024 entries with a few shared queue heads.
 /// A longer list is looked at piece by piece.
 const LOOK_AHEAD: u32 = 4096;
+
+/// Idle branches that a look ahead remembers.
+const REMEMBERED: usize = 4;
 
 const SCHEDULE: Schedule = Schedule::Periodic;
 
@@ -81,13 +85,14 @@ impl PeriodicSchedule {
     ) -> Next {
         let mut budget = LOOK_AHEAD;
         let mut at = from;
-        let mut last = None;
+        // Most entries share their branch with one not far before them.
+        let mut idle = [None; REMEMBERED];
+        let mut oldest = 0;
         for _ in 0..=self.entries {
             let Ok(entry) = self.entry(engine, at) else {
                 return Next::At(at);
             };
-            // Neighbours often share their whole branch.
-            if last != Some(entry) {
+            if !idle.contains(&Some(entry)) {
                 let Ok(busy) = self.busy(engine, entry, at, &mut budget) else {
                     return Next::At(at);
                 };
@@ -96,7 +101,12 @@ impl PeriodicSchedule {
                     return Next::At(at.saturating_add(u64::from(ahead.trailing_zeros())));
                 }
                 // Only a whole frame without work speaks for the frames like it.
-                last = (busy == 0).then_some(entry);
+                if busy == 0
+                    && let Some(place) = idle.get_mut(oldest)
+                {
+                    *place = Some(entry);
+                    oldest = oldest.wrapping_add(1) % REMEMBERED;
+                }
             }
             at = (at | (MICROFRAMES - 1)).saturating_add(1);
             budget = budget.saturating_sub(1);
@@ -138,8 +148,14 @@ impl PeriodicSchedule {
                     }
                     link = head.link;
                 }
-                // Isochronous transfers and splits pass by.
-                _ => link = Link(engine.memory.load(address, 0)?),
+                Element::IsochronousTd => {
+                    busy |= itd::active(&engine.memory, address)?;
+                    link = Link(engine.memory.load(address, 0)?);
+                }
+                // Splits pass by.
+                Element::SplitIsochronousTd | Element::SpanNode => {
+                    link = Link(engine.memory.load(address, 0)?);
+                }
             }
         }
         Ok(busy)
@@ -170,7 +186,13 @@ impl PeriodicSchedule {
                     head.visit(engine, SCHEDULE, Some(capabilities.mult().max(1)), at)?;
                     link = head.link;
                 }
-                _ => link = Link(engine.memory.load(address, 0)?),
+                Element::IsochronousTd => {
+                    itd::execute(engine, address, slot(at))?;
+                    link = Link(engine.memory.load(address, 0)?);
+                }
+                Element::SplitIsochronousTd | Element::SpanNode => {
+                    link = Link(engine.memory.load(address, 0)?);
+                }
             }
         }
         Ok(())

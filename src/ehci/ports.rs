@@ -43,7 +43,8 @@ impl RootPort {
     /// Power-on and HCRESET: no power of ours, and the port belongs to the companion. The device
     /// sees no reset (EHCI 2.3.1).
     pub(super) fn reset(&mut self) {
-        self.sc = PortSc::new().with_owner(true);
+        let over_current = self.link.view().over_current;
+        self.sc = PortSc::new().with_owner(true).with_over_current(over_current);
         self.link.set_owner(Host::Classic);
         self.note_socket();
     }
@@ -94,6 +95,17 @@ impl RootPort {
                 self.note_socket();
             }
             events.merge(self.reconnect(true));
+        }
+        if view.over_current != self.sc.over_current() {
+            events.merge(self.set_over_current(view.over_current));
+        }
+        if self.link.take_babble() && self.sc.enabled() {
+            // The hub's end-of-frame watch disables the port (EHCI 2.3.9, PEC).
+            self.sc.set_enabled(false);
+            self.sc.set_suspend(false);
+            events.change |= !self.sc.enable_change();
+            self.sc.set_enable_change(true);
+            events.lost = true;
         }
         if self.link.take_remote_wakeup() && self.sc.enabled() && self.sc.suspend() {
             if !self.sc.force_resume() {
@@ -153,10 +165,28 @@ impl RootPort {
         let lost = self.sc.enabled();
         self.sc = PortSc::new()
             .with_owner(self.sc.owner())
+            .with_over_current(self.sc.over_current())
             .with_over_current_change(self.sc.over_current_change());
         // A device without power forgets its address and configuration.
         self.link.with(|function| function.bus_reset(Speed::High));
         PortEvents { lost, ..PortEvents::default() }
+    }
+
+    /// Over-current comes or goes (EHCI 2.3.9, OCA and OCC). Power stays as software set it.
+    fn set_over_current(&mut self, on: bool) -> PortEvents {
+        let events = PortEvents {
+            change: !self.sc.over_current_change(),
+            lost: on && self.sc.enabled(),
+            wakeup: on && self.sc.wake_on_over_current(),
+        };
+        self.sc.set_over_current(on);
+        self.sc.set_over_current_change(true);
+        if on {
+            self.sc.set_enabled(false);
+            self.sc.set_suspend(false);
+            self.sc.set_force_resume(false);
+        }
+        events
     }
 
     fn set_owner(&mut self, companion: bool) -> PortEvents {

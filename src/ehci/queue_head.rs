@@ -11,7 +11,9 @@ use super::structures::Structures;
 use super::waiting::{Identity, Schedule, Until, Wait, Waiting};
 use crate::dma::DmaError;
 use crate::time::Time;
-use crate::usb::{BusError, EndpointAddress, Outcome, Pid, Readiness, Status, Toggle, Transfer};
+use crate::usb::{
+    BusError, EndpointAddress, Function, Outcome, Pid, Readiness, Status, Toggle, Transfer,
+};
 
 /// Largest packet of a high-speed endpoint in bytes (EHCI 3.6.2).
 const LARGEST_PACKET: u16 = 1024;
@@ -26,6 +28,27 @@ pub(super) struct Engine<'a, M: ?Sized> {
     pub microframe: Microframe,
     /// Which turn of the controller this is.
     pub turn: u64,
+}
+
+impl<M: ?Sized> Engine<'_, M> {
+    /// Addresses the device with `address` behind an enabled port, and says which port that is:
+    /// nobody answers for an address that no device has.
+    pub(super) fn offer(
+        &self,
+        address: u8,
+        action: impl FnOnce(&mut Function) -> Outcome,
+    ) -> (Option<usize>, Outcome) {
+        let mut action = Some(action);
+        for (at, port) in self.ports.iter().enumerate().filter(|(_, port)| port.carries_traffic()) {
+            let answer = port.link().with(|function| {
+                function.reach(address, |function| action.take().map(|action| action(function)))
+            });
+            if let Some(outcome) = answer.flatten().flatten() {
+                return (Some(at), outcome);
+            }
+        }
+        (None, Outcome::TIMEOUT)
+    }
 }
 
 /// The first part of a queue head, as much as it takes to decide whether to go on.
@@ -281,7 +304,7 @@ impl QueueHead {
             buffer: &mut buffer,
         };
         let (port, outcome) = if self.characteristics.speed() == EndpointSpeed::High {
-            offer(engine.ports, self.characteristics.address(), transfer)
+            engine.offer(self.characteristics.address(), |function| function.transact(transfer))
         } else {
             // Split transactions: no hub with a transaction translator answers yet.
             (None, Outcome::TIMEOUT)
@@ -398,21 +421,6 @@ impl Done {
             Again::NextMicroframe => Some(Until::Microframe(engine.microframe.saturating_add(1))),
         }
     }
-}
-
-/// Offers a transfer to the device with `address` behind an enabled port; nobody answers for an
-/// address that no device has.
-fn offer(ports: &[RootPort], address: u8, transfer: Transfer<'_>) -> (Option<usize>, Outcome) {
-    let mut transfer = Some(transfer);
-    for (at, port) in ports.iter().enumerate().filter(|(_, port)| port.carries_traffic()) {
-        let answer = port.link().with(|function| {
-            function.reach(address, |function| transfer.take().map(|t| function.transact(t)))
-        });
-        if let Some(outcome) = answer.flatten().flatten() {
-            return (Some(at), outcome);
-        }
-    }
-    (None, Outcome::TIMEOUT)
 }
 
 /// What a transfer with this token raises (EHCI 4.15.1).

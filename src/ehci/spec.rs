@@ -312,6 +312,30 @@ pub(super) mod qtd {
     pub(in super::super) const BUFFERS_HIGH: u32 = 0x20;
 }
 
+/// One transaction of an iTD (EHCI 3.3.2).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub(super) struct Transaction {
+    #[bits(12)]
+    pub offset: u16,
+    #[bits(3)]
+    pub page: u8,
+    pub ioc: bool,
+    #[bits(12)]
+    pub length: u16,
+    pub transaction_error: bool,
+    pub babble: bool,
+    pub data_buffer_error: bool,
+    pub active: bool,
+}
+
+/// Offsets of an iTD's dwords (EHCI 3.3).
+pub(super) mod itd {
+    pub(in super::super) const TRANSACTIONS: u32 = 0x04;
+    pub(in super::super) const BUFFERS: u32 = 0x24;
+    pub(in super::super) const BUFFERS_HIGH: u32 = 0x40;
+}
+
 /// Microframes in a frame.
 pub(super) const MICROFRAMES: u64 = 8;
 /// Length of a microframe in nanoseconds.
@@ -334,6 +358,9 @@ mod tests {
         assert!(qh.head() && qh.toggle_from_qtd());
         assert_eq!((qh.speed(), qh.endpoint(), qh.address()), (EndpointSpeed::High, 1, 3));
         assert_eq!(u32::from(PortSc::new().with_power(true).with_owner(true)), 0x3000);
+        let slot = Transaction::from(0x8c00_a123);
+        assert!(slot.active() && slot.ioc());
+        assert_eq!((slot.length(), slot.page(), slot.offset()), (0xc00, 2, 0x123));
         assert_eq!(Link(0x1234_5662).element(), Element::QueueHead);
         assert_eq!(Link(0x1234_5662).address(), 0x1234_5660);
     }

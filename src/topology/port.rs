@@ -80,6 +80,7 @@ struct Socket {
     high: bool,
     classic: bool,
     owner: Host,
+    over_current: bool,
     /// Counts what either side may have to notice: plugging and changes of ownership.
     generation: u64,
 }
@@ -93,6 +94,7 @@ impl Port {
                 high,
                 classic,
                 owner,
+                over_current: false,
                 generation: 0,
             })),
             mailbox: Arc::default(),
@@ -144,7 +146,8 @@ impl Port {
             return Err(Refused { reason, device });
         }
         // What an earlier device had to say is not this one's.
-        let _ = (self.mailbox.take_ready().count(), self.mailbox.take_remote_wakeup());
+        let _ = self.mailbox.take_ready().count();
+        let _ = (self.mailbox.take_remote_wakeup(), self.mailbox.take_babble());
         socket.function = Some(Function::new(device, Notifier::new(self.mailbox.clone())));
         socket.changed();
         drop(socket);
@@ -170,6 +173,18 @@ impl Port {
         drop(socket);
         self.mailbox.wake();
         Some(function.into_device())
+    }
+
+    /// The port draws too much current, or no longer does (USB 2.0, 11.12.5).
+    pub fn set_over_current(&self, over_current: bool) {
+        self.lock().over_current = over_current;
+        self.mailbox.wake();
+    }
+
+    /// The device in the port talked past the end of a frame: the port is to be disabled (USB 2.0,
+    /// 11.8.1).
+    pub fn babble(&self) {
+        self.mailbox.babble();
     }
 
     /// Has `wake` called whenever the port or the device has something to say.
@@ -198,6 +213,8 @@ pub struct PortView {
     /// The speed the device in an owned port shows by its pull-up resistor: low, or full for one that
     /// is full or high speed (USB 2.0, 7.1.7.3). `None` without a device, or if the port is not owned.
     pub device: Option<Speed>,
+    /// Whether the port draws too much current.
+    pub over_current: bool,
     /// Changes with every plugging and every change of ownership: a device that was pulled and put
     /// back between two looks is a new one.
     pub generation: u64,
@@ -220,6 +237,7 @@ impl PortLink {
             owned,
             occupied: socket.function.is_some(),
             device: attached.map(|f| f.device().description().speeds.on_port(Speed::Full)),
+            over_current: socket.over_current,
             generation: socket.generation,
         }
     }
@@ -277,6 +295,11 @@ impl PortLink {
         socket.owner == self.host
             && self.port.mailbox.take_remote_wakeup()
             && socket.function.as_mut().is_some_and(Function::resumes)
+    }
+
+    /// Takes the report that the device talked past the end of a frame.
+    pub fn take_babble(&self) -> bool {
+        self.port.lock().owner == self.host && self.port.mailbox.take_babble()
     }
 
     /// Has `wake` called whenever the port or the device has something to say.

@@ -19,6 +19,7 @@ pub trait Wake: Send + Sync {
 pub(crate) struct Mailbox {
     ready: AtomicU32,
     remote_wakeup: AtomicBool,
+    babble: AtomicBool,
     wake: Mutex<Vec<Arc<dyn Wake>>>,
     /// The way on, for the port of a hub.
     upstream: Option<Arc<Upstream>>,
@@ -75,6 +76,17 @@ impl Mailbox {
             bits &= bits.wrapping_sub(1);
             (index < 32).then(|| EndpointAddress::from_index(index))
         })
+    }
+
+    /// The device talked past the end of a frame.
+    pub(crate) fn babble(&self) {
+        self.babble.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Takes the report that it did.
+    pub(crate) fn take_babble(&self) -> bool {
+        self.babble.swap(false, Ordering::AcqRel)
     }
 
     /// Takes a request for resume signalling.

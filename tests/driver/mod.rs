@@ -12,4 +12,5 @@ pub mod host;
 pub mod machine;
 pub mod mass_storage;
 pub mod ohci;
+pub mod recorder;
 pub mod scripted;

@@ -1,8 +1,29 @@
 //! The EHCI controller against its specification, through a driver.
+//!
+//! Each test is named after the rule of `docs/ehci.md` that it checks.
+#![allow(unreachable_pub, reason = "the rig is shared by the modules of this test")]
 
 #[path = "../driver/mod.rs"]
 mod driver;
 
-#[allow(unreachable_pub, reason = "shared by the modules of this test")]
+mod pci;
 mod rig;
+
+mod addressing;
+mod asynchronous;
+mod capabilities;
+mod companion;
+mod doorbell;
+mod errors;
+mod hostile;
+mod interrupts;
+mod isochronous;
+mod periodic;
+mod ping;
+mod ports;
+mod power;
+mod qtd;
+mod registers;
+mod rules;
+mod short;
 mod story;

@@ -4,11 +4,8 @@ use vm_usb::usb::{BusError, SetupPacket, Speed, request};
 
 use crate::driver::host::{HostDriver, TransferError};
 use crate::driver::scripted::Answer;
-use crate::rig::{IN1, IN3, OUT1, Rig};
+use crate::rig::{IN1, IN3, OUT1, Rig, pattern};
 
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|n| (n * 7 + n / 251) as u8).collect()
-}
 
 #[test]
 fn a_driver_reads_the_descriptors_of_a_device_it_has_enumerated() {
