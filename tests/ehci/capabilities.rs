@@ -107,10 +107,10 @@ fn ehci_cap_7_the_legacy_capability_has_a_list_of_its_own() {
 fn ehci_cap_8_nothing_of_the_addendum() {
     let (mut m, _) = bare(1);
     assert_eq!(m.read32(0x08) >> 16, 0);
-    m.write32(reg::USBCMD, 0xffff_ffff & !cmd::RESET & !cmd::RUN);
+    m.write32(reg::USBCMD, !cmd::RESET & !cmd::RUN);
     assert_eq!(m.read32(reg::USBCMD) & 0x0f00_f000, 0);
     m.write32(reg::CONFIGFLAG, 1);
-    m.write32(reg::PORTSC, 0xffff_ffff & !port::OWNER);
+    m.write32(reg::PORTSC, !port::OWNER);
     assert_eq!(m.read32(reg::PORTSC) & 0xff80_0200, 0);
 }
 

@@ -118,8 +118,7 @@ fn ehci_doorbell_7_writing_zero_does_not_take_a_ring_back() {
     assert_ne!(rig.read(reg::USBCMD) & cmd::DOORBELL, 0, "pending");
     rig.write(reg::USBCMD, command);
     assert_ne!(rig.read(reg::USBCMD) & cmd::DOORBELL, 0, "still pending");
-    let answered =
-        rig.driver.machine.wait_millis(9, |m| m.read32(reg::USBSTS) & sts::ADVANCE != 0);
+    let answered = rig.driver.machine.wait_millis(9, |m| m.read32(reg::USBSTS) & sts::ADVANCE != 0);
     assert!(answered);
     assert_eq!(rig.read(reg::USBCMD) & cmd::DOORBELL, 0);
 }

@@ -125,8 +125,7 @@ fn dies_and_recovers(mut rig: Rig, what: &str) {
     assert_eq!(rig.read(reg::USBCMD) & cmd::RUN, 0, "{what}: R/S");
     let ports = rig.ports.clone();
     let driver = crate::driver::ehci::EhciDriver::new(rig.driver.machine);
-    let mut again =
-        Rig { driver, device: rig.device, controls: rig.controls.clone(), ports };
+    let mut again = Rig { driver, device: rig.device, controls: rig.controls.clone(), ports };
     again.enumerate();
 }
 

@@ -161,7 +161,7 @@ impl Rig {
                 2 => multi,
                 _ => 0,
             };
-            driver.machine.store(itd + 0x24 + 4 * n, pages + 0x1000 * n | low);
+            driver.machine.store(itd + 0x24 + 4 * n, (pages + 0x1000 * n) | low);
         }
         Self { driver, script, itd, pages }
     }
@@ -412,8 +412,7 @@ fn ehci_addr64_3_isochronous_pages_have_upper_halves_of_their_own() {
     let status = rig.driver.machine.read32(reg::USBSTS);
     assert_ne!(status & sts::SYSTEM_ERROR, 0);
     // With 32 bits the dword is not looked at.
-    let mut rig =
-        Rig::with(|ehci| ehci.with_64bit_addressing(false), Pid::In, 1024, 1);
+    let mut rig = Rig::with(|ehci| ehci.with_64bit_addressing(false), Pid::In, 1024, 1);
     rig.answer([Ok(vec![7; 300])]);
     rig.set_slot(0, slot(3, 0, 300));
     let itd = rig.itd;

@@ -167,15 +167,12 @@ fn ehci_port_10_software_resumes() {
     assert_eq!(rig.driver.port(0) & port::RESUME, 0, "only a suspended port");
     rig.driver.set_port(0, port::SUSPEND, 0);
     rig.driver.set_port(0, port::RESUME, 0);
-    assert_eq!(
-        rig.driver.port(0) & (port::RESUME | port::SUSPEND),
-        port::RESUME | port::SUSPEND
-    );
+    assert_eq!(rig.driver.port(0) & (port::RESUME | port::SUSPEND), port::RESUME | port::SUSPEND);
     rig.driver.machine.advance_millis(20);
     rig.driver.set_port(0, 0, port::RESUME | port::SUSPEND);
-    assert!(rig.driver.wait(2, |m| {
-        m.read32(reg::PORTSC) & (port::RESUME | port::SUSPEND) == 0
-    }));
+    assert!(
+        rig.driver.wait(2, |m| { m.read32(reg::PORTSC) & (port::RESUME | port::SUSPEND) == 0 })
+    );
     assert_ne!(rig.driver.port(0) & port::ENABLED, 0);
     assert_eq!(rig.driver.take_events(), 0, "no port change");
     let seen = rig.controls.take_seen();

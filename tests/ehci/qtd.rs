@@ -324,10 +324,7 @@ fn ehci_qtd_17_the_token_is_read_before_what_it_guards() {
         .collect();
     assert_eq!(reads[0], 8, "token first: {reads:?}");
     for offset in [0, 4, 8, 0xc, 0x10, 0x14, 0x18, 0x1c] {
-        let covering = accesses
-            .iter()
-            .filter(|a| !a.write && a.touches(qtd + offset, 4))
-            .count();
+        let covering = accesses.iter().filter(|a| !a.write && a.touches(qtd + offset, 4)).count();
         assert_eq!(covering, 1, "each dword once: {offset:#x}");
     }
 }

@@ -264,7 +264,7 @@ fn ehci_reg_18_no_register_reads_as_all_ones() {
     };
     check(&mut m);
     for offset in (0x20..0xb0).step_by(4).filter(|o| *o != reg::CTRLDSSEGMENT) {
-        m.write32(offset, 0xffff_ffff & !cmd::RESET);
+        m.write32(offset, !cmd::RESET);
     }
     check(&mut m);
     m.write32(reg::USBCMD, cmd::RESET);

@@ -5,9 +5,7 @@ use vm_usb::ehci::Ehci;
 use vm_usb::topology::{Host, Port};
 use vm_usb::usb::{EndpointAddress, Outcome, Pid, SetupPacket, Speed, Status, Toggle, request};
 
-use crate::driver::ehci::{
-    EhciDriver, HIGH_SPEED, Queue, Td, cmd, fresh_device, reg, sts, token,
-};
+use crate::driver::ehci::{EhciDriver, HIGH_SPEED, Queue, Td, cmd, fresh_device, reg, sts, token};
 use crate::driver::host::{Device, HostDriver, Pipe};
 use crate::driver::machine::Machine;
 use crate::driver::scripted::{Controls, Scripted, Seen};
@@ -101,10 +99,7 @@ impl Rig {
     }
 
     pub fn characteristics(&self, endpoint: EndpointAddress, max_packet: u32) -> u32 {
-        u32::from(ADDRESS)
-            | u32::from(endpoint.number()) << 8
-            | HIGH_SPEED
-            | max_packet << 16
+        u32::from(ADDRESS) | u32::from(endpoint.number()) << 8 | HIGH_SPEED | max_packet << 16
     }
 
     /// An interrupt queue with this S-mask and Mult, in every frame.
@@ -211,11 +206,6 @@ impl Rig {
     pub fn memory(&self) -> Vec<u8> {
         self.driver.machine.bytes(0, 8 << 20)
     }
-}
-
-/// An outcome of `bytes` without error.
-pub fn good(bytes: usize) -> Outcome {
-    Outcome::complete(bytes)
 }
 
 /// Whether a token says that the transfer is over and well.

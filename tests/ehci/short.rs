@@ -104,10 +104,8 @@ fn ehci_short_7_a_full_read_ignores_the_alternate() {
     let mut queue = rig.open(IN1, 0);
     let stop = rig.driver.stop;
     rig.controls.answer(IN1, [Answer::Data(pattern(1536))]);
-    let tds = [
-        Td::new(Pid::In, buffer, 1024).alternate(stop),
-        Td::new(Pid::In, buffer + 1024, 512),
-    ];
+    let tds =
+        [Td::new(Pid::In, buffer, 1024).alternate(stop), Td::new(Pid::In, buffer + 1024, 512)];
     let qtds = rig.submit(&mut queue, &tds);
     rig.settle();
     assert!(qtds.iter().all(|qtd| is_done(rig.token(*qtd))));

@@ -6,7 +6,6 @@ use crate::driver::host::{HostDriver, TransferError};
 use crate::driver::scripted::Answer;
 use crate::rig::{IN1, IN3, OUT1, Rig, pattern};
 
-
 #[test]
 fn a_driver_reads_the_descriptors_of_a_device_it_has_enumerated() {
     let mut rig = Rig::new();
