@@ -15,6 +15,7 @@ pub mod listener;
 pub mod memory;
 pub mod options;
 pub mod printout;
+pub mod remapping;
 pub mod serve;
 pub mod session;
 pub mod spin;

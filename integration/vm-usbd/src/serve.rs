@@ -136,7 +136,7 @@ impl Turns<'_> {
         let heard = self.listen()?;
         let now = clock::now();
         let rung = self.doorbell.take();
-        let due = self.session.function().deadline().is_some_and(|d| d <= now);
+        let due = self.session.deadline().is_some_and(|d| d <= now);
         if rung || due {
             self.session.run(now);
         }
@@ -147,7 +147,7 @@ impl Turns<'_> {
         if rung || due {
             return Ok(());
         }
-        let left = self.session.function().deadline().map(|deadline| deadline.since(now));
+        let left = self.session.deadline().map(|deadline| deadline.since(now));
         if self.spin.stay_awake(now.since(self.last_message), left) {
             // Whoever is to send the next message may need this processor for it.
             std::thread::yield_now();

@@ -21,6 +21,7 @@ use crate::channel::{Inbox, Outbox, Violation};
 use crate::interrupts::Interrupts;
 use crate::irq_set;
 use crate::memory::{GuestRam, MAX_REGIONS};
+use crate::remapping::Remapping;
 use crate::wire::{
     DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, IrqSet, MAX_DATA, MAX_FDS, RegionAccess,
     RegionInfo, Version, flags,
@@ -39,13 +40,19 @@ const MINOR: u16 = 1;
 pub struct Session<'a> {
     function: &'a mut Function,
     ram: GuestRam,
+    remapping: Remapping,
     negotiated: bool,
 }
 
 impl<'a> Session<'a> {
     /// A new client takes over `function`, which is in the state after power-on.
     pub fn new(function: &'a mut Function) -> Self {
-        Self { function, ram: GuestRam::default(), negotiated: false }
+        Self {
+            function,
+            ram: GuestRam::default(),
+            remapping: Remapping::default(),
+            negotiated: false,
+        }
     }
 
     /// The function.
@@ -55,7 +62,14 @@ impl<'a> Session<'a> {
 
     /// Time has passed, or a device has something to say.
     pub fn run(&mut self, now: Time) {
-        self.function.run(&self.ram, now);
+        if self.remapping.may_run(now) {
+            self.function.run(&self.ram, now);
+        }
+    }
+
+    /// When [`run`](Self::run) must be called next.
+    pub fn deadline(&self) -> Option<Time> {
+        self.remapping.defer(self.function.deadline())
     }
 
     /// Carries out the command in `inbox`; replies, errors too, go to `outbox`.
@@ -123,6 +137,11 @@ impl<'a> Session<'a> {
         fds: Vec<OwnedFd>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Errno> {
+        match command {
+            Command::DmaMap => self.remapping.mapped(now),
+            Command::DmaUnmap => self.remapping.unmapped(now),
+            _ => self.remapping.complete(),
+        }
         match command {
             Command::RegionRead => self.region_read(now, payload, reply),
             Command::RegionWrite => self.region_write(now, payload, reply),
