@@ -4,17 +4,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
+use vm_usb::devices::hid::{Keyboard, Tablet};
 use vm_usb::devices::printer::{Discard, Printer};
 use vm_usb::devices::storage::{Serial, Storage};
 use vm_usb::ehci::Ehci;
 use vm_usb::ohci::{Ohci, Pacing};
 use vm_usb::pci::{Identity, PciFunction, Placement};
 use vm_usb::topology::{AttachError, Host, Port};
-use vm_usb::usb::UsbDevice;
+use vm_usb::usb::{Speed, UsbDevice};
 use vm_usb_image::{Access, OpenError, RawImage};
 
 use crate::cli::{ControllerKind, ControllerOptions, DeviceKind, DeviceOptions};
 use crate::doorbell::Doorbell;
+use crate::input::{InputDevice, Inputs};
 use crate::interrupts::Interrupts;
 use crate::listener::{ListenError, Listener};
 use crate::printout::Printout;
@@ -75,9 +77,6 @@ pub enum AssemblyError {
     /// The port does not take the device.
     #[error("device \"{0}\": {1}")]
     Attach(String, #[source] AttachError),
-    /// The device does not exist yet.
-    #[error("device \"{0}\": {1} is not available yet: leave it out")]
-    NotYet(String, &'static str),
     /// The image cannot be used.
     #[error("device \"{0}\": {1}")]
     Image(String, #[source] OpenError),
@@ -98,6 +97,8 @@ pub struct Assembly {
     pub servers: Vec<Server>,
     /// All ports, to take the devices out of in the end.
     pub ports: Vec<Port>,
+    /// The devices that take input.
+    pub inputs: Inputs,
 }
 
 /// A controller's ports.
@@ -118,20 +119,25 @@ pub fn assemble(
 ) -> Result<Assembly, AssemblyError> {
     check_names(controllers, devices)?;
     let buses = buses(controllers)?;
+    let mut inputs = Inputs::default();
     for (index, device) in devices.iter().enumerate() {
         let name = device.id.clone().unwrap_or_else(|| default_name(device, index));
         let at = controllers
             .iter()
             .position(|controller| controller.id == device.bus)
             .ok_or_else(|| AssemblyError::NoBus(device.bus.clone(), name.clone()))?;
-        plug(device, &name, &buses[at].ports)?;
+        let speed = match controllers[at].kind {
+            ControllerKind::Ehci => Speed::High,
+            ControllerKind::Ohci => Speed::Full,
+        };
+        plug(device, &name, &buses[at].ports, speed, &mut inputs)?;
     }
     let mut servers = Vec::new();
     for (options, bus) in controllers.iter().zip(&buses) {
         servers.push(server(options, bus, pacing)?);
     }
     let ports = buses.into_iter().flat_map(|bus| bus.ports).collect();
-    Ok(Assembly { servers, ports })
+    Ok(Assembly { servers, ports, inputs })
 }
 
 /// The name of the device that is `index`th on the command line.
@@ -208,7 +214,13 @@ fn is_companion(controller: &ControllerOptions, partner: &str) -> bool {
     controller.companion_of.as_deref() == Some(partner)
 }
 
-fn plug(device: &DeviceOptions, name: &str, ports: &[Port]) -> Result<(), AssemblyError> {
+fn plug(
+    device: &DeviceOptions,
+    name: &str,
+    ports: &[Port],
+    speed: Speed,
+    inputs: &mut Inputs,
+) -> Result<(), AssemblyError> {
     let chosen = match device.port {
         Some(number) => {
             let port = usize::from(number).checked_sub(1).and_then(|at| ports.get(at));
@@ -221,7 +233,7 @@ fn plug(device: &DeviceOptions, name: &str, ports: &[Port]) -> Result<(), Assemb
         }
         None => ports,
     };
-    let mut backing = device_of_kind(&device.kind, name)?;
+    let mut backing = device_of_kind(&device.kind, name, speed, inputs)?;
     for port in chosen {
         match port.attach(backing) {
             Ok(()) => return Ok(()),
@@ -236,7 +248,13 @@ fn plug(device: &DeviceOptions, name: &str, ports: &[Port]) -> Result<(), Assemb
     Err(AssemblyError::Full(name.to_owned(), device.bus.clone()))
 }
 
-fn device_of_kind(kind: &DeviceKind, name: &str) -> Result<Box<dyn UsbDevice>, AssemblyError> {
+/// A device for a bus of the given speed.
+fn device_of_kind(
+    kind: &DeviceKind,
+    name: &str,
+    speed: Speed,
+    inputs: &mut Inputs,
+) -> Result<Box<dyn UsbDevice>, AssemblyError> {
     Ok(match kind {
         DeviceKind::Storage { file, readonly } => {
             let access = if *readonly { Access::ReadOnly } else { Access::ReadWrite };
@@ -250,8 +268,15 @@ fn device_of_kind(kind: &DeviceKind, name: &str) -> Result<Box<dyn UsbDevice>, A
                 .map_err(|error| AssemblyError::Printout(name.to_owned(), file.clone(), error))?;
             Box::new(Printer::new(file))
         }
-        DeviceKind::Keyboard | DeviceKind::Tablet => {
-            return Err(AssemblyError::NotYet(name.to_owned(), kind.name()));
+        DeviceKind::Keyboard => {
+            let keyboard = Keyboard::new(speed);
+            inputs.add(name.to_owned(), InputDevice::Keyboard(keyboard.handle()));
+            Box::new(keyboard)
+        }
+        DeviceKind::Tablet => {
+            let tablet = Tablet::new(speed);
+            inputs.add(name.to_owned(), InputDevice::Tablet(tablet.handle()));
+            Box::new(tablet)
         }
     })
 }

@@ -9,6 +9,8 @@ pub mod channel;
 pub mod cli;
 pub mod clock;
 pub mod doorbell;
+pub mod input;
+pub mod input_socket;
 pub mod interrupts;
 pub mod irq_set;
 pub mod listener;

@@ -81,6 +81,16 @@ impl Listener {
         &self.path
     }
 
+    /// Removes the file, unless it is somebody else's by now.
+    pub fn remove(&self) {
+        let ours =
+            std::fs::symlink_metadata(&self.path).is_ok_and(|file| identity(&file) == self.file);
+        if ours {
+            // It is no longer in the way if it is already gone.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
     /// Takes the next client, if one waits.
     pub fn accept(&self) -> Option<UnixStream> {
         let (stream, _) = self.socket.accept().ok()?;
@@ -90,12 +100,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let ours =
-            std::fs::symlink_metadata(&self.path).is_ok_and(|file| identity(&file) == self.file);
-        if ours {
-            // It is no longer in the way if it is already gone.
-            let _ = std::fs::remove_file(&self.path);
-        }
+        self.remove();
     }
 }
 

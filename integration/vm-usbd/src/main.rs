@@ -14,6 +14,8 @@ use vm_usb::ohci;
 use vm_usbd::assembly::{Assembly, assemble};
 use vm_usbd::cli::{Arguments, Pacing};
 use vm_usbd::doorbell::Doorbell;
+use vm_usbd::input_socket;
+use vm_usbd::listener::Listener;
 
 /// The command line is wrong.
 const USAGE: u8 = 2;
@@ -70,6 +72,14 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let assembly = assemble(&arguments.controllers, &arguments.devices, pacing)
         .map_err(|error| (FAILURE, error.to_string()))?;
 
+    let input = match &arguments.input {
+        Some(path) => {
+            Some(Listener::new(path).map_err(|error| (FAILURE, format!("--input: {error}")))?)
+        }
+        None => None,
+    };
+    let input = input.map(Arc::new);
+
     let (ended, end) = channel();
     let on_signal = ended.clone();
     std::thread::spawn(move || {
@@ -77,7 +87,16 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             let _ = on_signal.send(End::Signal);
         }
     });
-    serve(assembly, &ended, &end)
+    if let Some(listener) = input.clone() {
+        let inputs = Arc::new(assembly.inputs.clone());
+        std::thread::spawn(move || input_socket::serve(&listener, &inputs));
+    }
+    let result = serve(assembly, &ended, &end);
+    // The thread that serves it does not end before the program does.
+    if let Some(listener) = input {
+        listener.remove();
+    }
+    result
 }
 
 /// Refuses what is not there yet.
