@@ -5,5 +5,6 @@
 
 pub mod faulty;
 pub mod hid;
+pub mod loopback;
 pub mod printer;
 pub mod storage;

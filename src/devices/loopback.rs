@@ -1,0 +1,368 @@
+//! A test device: a source and a sink of data, and an echo.
+//!
+//! It has the identity and the manners of Linux's "Gadget Zero" peripheral, so a Linux guest tests the
+//! whole path to it with its own `usbtest` driver. Two configurations:
+//!
+//! * **Source and sink** (value 3). Setting 0 of its interface has a bulk source (IN) and a bulk sink
+//!   (OUT), setting 1 an isochronous pair besides, setting 2 an interrupt pair besides. A source is
+//!   always ready with whole packets; a sink takes everything, and halts at a byte that does not fit
+//!   the [`Pattern`]. Control requests 0x5b and 0x5c write and read back a buffer.
+//! * **Echo** (value 2): what arrives on the bulk OUT endpoint leaves on the bulk IN endpoint, cut into
+//!   the same transfers. At most [`ECHO`] bytes wait; then OUT is not ready.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::usb::{
+    Configuration, Control, Description, Direction, Endpoint, EndpointAddress, Interface, Notifier,
+    Outcome, Pid, Readiness, Recipient, RequestType, SetupPacket, Speed, Speeds, Status, Transfer,
+    TransferType, UsbDevice,
+};
+
+/// Most bytes that wait to be echoed.
+pub const ECHO: usize = 64 << 10;
+
+/// Most transfers that wait to be echoed: even those without bytes take memory.
+const ECHO_TRANSFERS: usize = 1024;
+
+/// Value of the configuration that sources and sinks.
+const SOURCE_SINK: u8 = 3;
+/// Value of the configuration that echoes.
+const LOOPBACK: u8 = 2;
+
+const BULK_IN: EndpointAddress = EndpointAddress::r#in(1);
+const BULK_OUT: EndpointAddress = EndpointAddress::out(2);
+const ISOCHRONOUS_IN: EndpointAddress = EndpointAddress::r#in(3);
+const ISOCHRONOUS_OUT: EndpointAddress = EndpointAddress::out(4);
+const INTERRUPT_IN: EndpointAddress = EndpointAddress::r#in(5);
+const INTERRUPT_OUT: EndpointAddress = EndpointAddress::out(6);
+
+/// Vendor requests of compliance test devices.
+mod vendor_request {
+    pub(super) const CONTROL_WRITE: u8 = 0x5b;
+    pub(super) const CONTROL_READ: u8 = 0x5c;
+}
+
+/// What a source sends, and what a sink expects: `pattern=` 0, 1 and 2 of `usbtest` and `g_zero`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pattern {
+    /// Zeros.
+    #[default]
+    Zeros,
+    /// Byte n of each packet is n modulo 63.
+    Mod63,
+    /// Zeros are sent, anything is accepted.
+    Unchecked,
+}
+
+impl Pattern {
+    /// `len` bytes of it, from the start of a packet of `packet` bytes.
+    fn bytes(self, len: usize, packet: u16) -> Vec<u8> {
+        match self {
+            Self::Zeros | Self::Unchecked => vec![0; len],
+            Self::Mod63 => {
+                let places = 0..packet.max(1);
+                let bytes = places.map(|place| place.checked_rem(63).unwrap_or(0) as u8);
+                bytes.cycle().take(len).collect()
+            }
+        }
+    }
+}
+
+/// Bytes that went through a [`Loopback`] device's data endpoints; clones show the same numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Counters(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl Counters {
+    /// Bytes the host has received.
+    pub fn sent(&self) -> u64 {
+        self.0.sent.load(Ordering::Relaxed)
+    }
+
+    /// Bytes the host has sent.
+    pub fn received(&self) -> u64 {
+        self.0.received.load(Ordering::Relaxed)
+    }
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Loopback {
+    description: Description,
+    pattern: Pattern,
+    configuration: u8,
+    /// Data of the last control write.
+    control: Vec<u8>,
+    echo: Echo,
+    notifier: Option<Notifier>,
+    counters: Counters,
+}
+
+impl Loopback {
+    /// A device for high and full speed.
+    pub fn new(pattern: Pattern) -> Self {
+        Self {
+            description: description(),
+            pattern,
+            configuration: 0,
+            control: Vec::new(),
+            echo: Echo::default(),
+            notifier: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The counters, to keep when the device is plugged in.
+    pub fn counters(&self) -> Counters {
+        self.counters.clone()
+    }
+
+    /// Whole packets without end.
+    fn source(&self, transfer: &mut Transfer<'_>) -> Outcome {
+        let (len, outcome) = match transfer.room_for(usize::MAX) {
+            Ok(len) => (len, Outcome::complete(len)),
+            Err(babble) => (babble.bytes, babble),
+        };
+        transfer.buffer.write(0, &self.pattern.bytes(len, transfer.max_packet));
+        outcome
+    }
+
+    /// Takes what fits the pattern, up to the packet that does not.
+    fn sink(&self, transfer: &Transfer<'_>) -> Outcome {
+        let len = transfer.buffer.len();
+        let mut bytes = vec![0; len];
+        transfer.buffer.read(0, &mut bytes);
+        let expected = self.pattern.bytes(len, transfer.max_packet);
+        if self.pattern == Pattern::Unchecked || bytes == expected {
+            return Outcome::complete(len);
+        }
+        let right = bytes.iter().zip(&expected).take_while(|(byte, expected)| byte == expected);
+        let right = right.count();
+        let packet = usize::from(transfer.max_packet).max(1);
+        let bytes = right.saturating_sub(right.checked_rem(packet).unwrap_or(0));
+        Outcome { bytes, status: Status::Stall }
+    }
+
+    fn count(&self, pid: Pid, outcome: Outcome) -> Outcome {
+        let counter = match pid {
+            Pid::In => &self.counters.0.sent,
+            _ => &self.counters.0.received,
+        };
+        counter.fetch_add(outcome.bytes as u64, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Tells the host of endpoints that it parked and that have something to say now.
+    fn announce(&mut self) {
+        let ready = self.echo.ready();
+        if let Some(notifier) = &self.notifier {
+            ready.into_iter().for_each(|endpoint| notifier.ready(endpoint));
+        }
+    }
+}
+
+impl UsbDevice for Loopback {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn attached(&mut self, notifier: Notifier) {
+        self.notifier = Some(notifier);
+    }
+
+    fn configured(&mut self, value: u8) {
+        self.configuration = value;
+        self.control.clear();
+        self.echo = Echo::default();
+    }
+
+    fn control(&mut self, request: &SetupPacket, data: &mut Vec<u8>) -> Control {
+        let addressed = request.request_type() == RequestType::Vendor
+            && request.recipient() == Recipient::Device
+            && request.value() == 0
+            && request.index() == 0
+            && self.configuration == SOURCE_SINK;
+        match (request.b_request, request.direction()) {
+            (vendor_request::CONTROL_WRITE, Direction::Out) if addressed => {
+                self.control.clone_from(data);
+                Control::Done
+            }
+            (vendor_request::CONTROL_READ, Direction::In) if addressed => {
+                data.clone_from(&self.control);
+                data.resize(request.length().into(), 0);
+                Control::Done
+            }
+            _ => Control::Stall,
+        }
+    }
+
+    fn transfer(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
+        let outcome = match (self.configuration, endpoint.is_in()) {
+            (LOOPBACK, true) => self.echo.send(transfer),
+            (LOOPBACK, false) => self.echo.receive(transfer),
+            (_, true) => self.source(transfer),
+            (_, false) => self.sink(transfer),
+        };
+        self.announce();
+        self.count(transfer.pid, outcome)
+    }
+
+    fn isochronous(&mut self, _endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
+        // Nothing is checked: what was lost on the way is lost.
+        let len = transfer.buffer.len();
+        if transfer.pid == Pid::In {
+            transfer.buffer.write(0, &self.pattern.bytes(len, transfer.max_packet));
+        }
+        self.count(transfer.pid, Outcome::complete(len))
+    }
+}
+
+/// Transfers on their way back.
+#[derive(Debug, Default)]
+struct Echo {
+    /// Each with whether it is complete: a short packet ended it.
+    transfers: VecDeque<(VecDeque<u8>, bool)>,
+    waiting: usize,
+    in_parked: bool,
+    out_parked: bool,
+}
+
+impl Echo {
+    fn receive(&mut self, transfer: &Transfer<'_>) -> Outcome {
+        let packet = usize::from(transfer.max_packet).max(1);
+        let len = transfer.buffer.len();
+        let room = ECHO.saturating_sub(self.waiting);
+        let taken = if len <= room {
+            len
+        } else {
+            room.saturating_sub(room.checked_rem(packet).unwrap_or(0))
+        };
+        let crowded = self.transfers.len() >= ECHO_TRANSFERS;
+        if crowded || taken == 0 && len != 0 {
+            self.out_parked = true;
+            return Outcome::PARK;
+        }
+        let mut bytes = vec![0; taken];
+        transfer.buffer.read(0, &mut bytes);
+        self.waiting = self.waiting.saturating_add(taken);
+        let ended = taken == 0 || taken.checked_rem(packet) != Some(0);
+        match self.transfers.back_mut() {
+            Some((open, end @ false)) => {
+                open.extend(bytes);
+                *end = ended;
+            }
+            _ => self.transfers.push_back((bytes.into(), ended)),
+        }
+        Outcome::complete(taken)
+    }
+
+    fn send(&mut self, transfer: &mut Transfer<'_>) -> Outcome {
+        let Some((bytes, ended)) = self.transfers.front_mut() else {
+            self.in_parked = true;
+            return Outcome::PARK;
+        };
+        let outcome = transfer.send(bytes.make_contiguous());
+        bytes.drain(..outcome.bytes.min(bytes.len()));
+        self.waiting = self.waiting.saturating_sub(outcome.bytes);
+        let filled = outcome.bytes == transfer.buffer.len();
+        let drained = bytes.is_empty();
+        // A transfer of whole packets that filled its buffer is still to be ended by an empty one.
+        let packet = usize::from(transfer.max_packet);
+        let short = !filled || outcome.bytes.checked_rem(packet) != Some(0);
+        if drained && (!*ended || short) {
+            let open = !*ended;
+            self.transfers.pop_front();
+            if open && !filled && outcome.status == Status::Complete {
+                // More of this transfer may follow: these packets are all that is there now.
+                self.in_parked = true;
+                let status = Status::Nak(Readiness::Announced);
+                return Outcome { bytes: outcome.bytes, status };
+            }
+        }
+        outcome
+    }
+
+    /// Takes the endpoints that were parked and are not any more.
+    fn ready(&mut self) -> Vec<EndpointAddress> {
+        let in_ready = self.in_parked && !self.transfers.is_empty();
+        let room = self.waiting <= ECHO / 2 && self.transfers.len() <= ECHO_TRANSFERS / 2;
+        let out_ready = self.out_parked && room;
+        self.in_parked &= !in_ready;
+        self.out_parked &= !out_ready;
+        let ready = [(BULK_IN, in_ready), (BULK_OUT, out_ready)];
+        ready.into_iter().filter(|(_, ready)| *ready).map(|(endpoint, _)| endpoint).collect()
+    }
+}
+
+fn description() -> Description {
+    Description {
+        vendor: 0x0525,
+        product: 0xa4a0,
+        release: 0x0100,
+        class: [0xff, 0, 0],
+        control_packet: 64,
+        manufacturer: "vm-usb".into(),
+        name: "Gadget Zero".into(),
+        serial: "0123456789.0123456789.0123456789".into(),
+        speeds: Speeds::High {
+            high: configurations(Speed::High),
+            full: configurations(Speed::Full),
+        },
+    }
+}
+
+fn configurations(speed: Speed) -> Vec<Configuration> {
+    // An isochronous or interrupt pair moves a packet every millisecond, but at full speed an
+    // isochronous one every eighth: two endpoints of 1023 bytes do not fit one frame.
+    let (bulk, isochronous, interrupt_interval) = match speed {
+        Speed::High => (512, 1024, 4),
+        _ => (64, 1023, 1),
+    };
+    let endpoint = |address, transfer_type, max_packet, interval| Endpoint {
+        address,
+        transfer_type,
+        max_packet,
+        interval,
+    };
+    let bulk = [
+        endpoint(BULK_IN, TransferType::Bulk, bulk, 0),
+        endpoint(BULK_OUT, TransferType::Bulk, bulk, 0),
+    ];
+    let isochronous = [ISOCHRONOUS_IN, ISOCHRONOUS_OUT]
+        .map(|address| endpoint(address, TransferType::Isochronous, isochronous, 4));
+    let interrupt = [INTERRUPT_IN, INTERRUPT_OUT]
+        .map(|address| endpoint(address, TransferType::Interrupt, 64, interrupt_interval));
+    let interface = |alternate, name: &str, more: &[Endpoint]| Interface {
+        alternate,
+        class: [0xff, 0, 0],
+        name: name.into(),
+        endpoints: [&bulk[..], more].concat(),
+        ..Interface::default()
+    };
+    let configuration = |value, interfaces| Configuration {
+        value,
+        self_powered: true,
+        remote_wakeup: false,
+        max_power: 0,
+        interfaces,
+    };
+    let source_sink = "source and sink data";
+    vec![
+        configuration(
+            SOURCE_SINK,
+            vec![
+                interface(0, source_sink, &[]),
+                interface(1, source_sink, &isochronous),
+                interface(2, source_sink, &interrupt),
+            ],
+        ),
+        configuration(LOOPBACK, vec![interface(0, "loop input to output", &[])]),
+    ]
+}

@@ -1,0 +1,216 @@
+//! The test device, as Linux's `usbtest` driver and an echo client meet it.
+
+mod driver;
+
+use driver::direct::DirectHost;
+use driver::enumerate::{Enumerated, clear_halt, device_request, enumerate};
+use driver::host::{HostDriver, Pipe, TransferError};
+use vm_usb::devices::loopback::{Counters, ECHO, Loopback, Pattern};
+use vm_usb::usb::{
+    EndpointAddress, Outcome, Pid, Readiness, SetupPacket, Speed, Status, Toggle, Transfer, request,
+};
+
+fn plug(speed: Speed, pattern: Pattern) -> (DirectHost, Enumerated, Counters) {
+    let device = Loopback::new(pattern);
+    let counters = device.counters();
+    let mut host = DirectHost::new(speed, device);
+    let enumerated = enumerate(&mut host, 0, 9).unwrap();
+    (host, enumerated, counters)
+}
+
+/// The pipes of one alternate setting with these endpoint attributes: IN, OUT.
+fn pipes(enumerated: &Enumerated, alternate: u8, attributes: u8) -> (Pipe, Pipe) {
+    let mut interfaces = enumerated.interfaces.iter();
+    let interface = interfaces.find(|i| i.alternate == alternate).unwrap();
+    let find = |input| {
+        let mut endpoints = interface.endpoints.iter();
+        endpoints.find(|e| e.attributes == attributes && e.address.is_in() == input).unwrap()
+    };
+    (enumerated.pipe(find(true)), enumerated.pipe(find(false)))
+}
+
+const BULK: u8 = 2;
+const INTERRUPT: u8 = 3;
+const ISOCHRONOUS: u8 = 1;
+
+fn select(host: &mut DirectHost, enumerated: &Enumerated, alternate: u16) {
+    let setup = SetupPacket::new(0x01, request::SET_INTERFACE, alternate, 0, 0);
+    host.control(&enumerated.device, setup, &[]).unwrap();
+}
+
+#[test]
+fn it_is_gadget_zero_with_source_and_sink_first() {
+    for speed in [Speed::Full, Speed::High] {
+        let (_, enumerated, _) = plug(speed, Pattern::Zeros);
+        assert_eq!(enumerated.id(), (0x0525, 0xa4a0));
+        assert_eq!(enumerated.configuration, 3);
+        let settings: Vec<_> = enumerated.interfaces.iter().map(|i| i.alternate).collect();
+        assert_eq!(settings, [0, 1, 2]);
+        assert_eq!(enumerated.descriptor[17], 2, "bNumConfigurations");
+    }
+}
+
+#[test]
+fn the_source_and_the_sink_keep_to_the_pattern_in_every_packet() {
+    for (speed, packet) in [(Speed::Full, 64), (Speed::High, 512)] {
+        let (mut host, enumerated, counters) = plug(speed, Pattern::Mod63);
+        let (input, output) = pipes(&enumerated, 0, BULK);
+        let expected: Vec<_> = (0..8192).map(|n| (n % packet % 63) as u8).collect();
+        assert_eq!(host.receive(&input, 8192).unwrap(), expected);
+        host.send(&output, &expected).unwrap();
+        host.send(&output, &expected[..700]).unwrap();
+        assert_eq!((counters.sent(), counters.received()), (8192, 8892));
+    }
+}
+
+#[test]
+fn the_sink_halts_at_a_byte_that_does_not_fit() {
+    let (mut host, enumerated, counters) = plug(Speed::High, Pattern::Zeros);
+    let (_, output) = pipes(&enumerated, 0, BULK);
+    let mut data = vec![0; 2048];
+    data[1030] = 1;
+    let outcome = host.transact(&output, Pid::Out, &mut data);
+    assert_eq!(outcome, Outcome { bytes: 1024, status: Status::Stall });
+    assert_eq!(host.send(&output, &[0; 4]), Err(TransferError::Stall));
+    clear_halt(&mut host, &output).unwrap();
+    host.send(&output, &[0; 4]).unwrap();
+    assert_eq!(counters.received(), 1028);
+
+    let (mut host, enumerated, _) = plug(Speed::High, Pattern::Unchecked);
+    let (_, output) = pipes(&enumerated, 0, BULK);
+    host.send(&output, &[7; 1000]).unwrap();
+}
+
+#[test]
+fn a_host_that_asks_for_part_of_a_packet_sees_babble() {
+    let (mut host, enumerated, _) = plug(Speed::High, Pattern::Zeros);
+    let (input, _) = pipes(&enumerated, 0, BULK);
+    assert_eq!(host.receive(&input, 1000), Err(TransferError::Babble));
+}
+
+#[test]
+fn control_writes_of_any_length_can_be_read_back() {
+    let (mut host, enumerated, _) = plug(Speed::Full, Pattern::Zeros);
+    let device = enumerated.device;
+    for len in [0u16, 1, 63, 64, 65, 4096, 65535] {
+        let data: Vec<_> = (0..len).map(|n| n.wrapping_add(5) as u8).collect();
+        let write = SetupPacket::new(0x40, 0x5b, 0, 0, len);
+        host.control(&device, write, &data).unwrap();
+        let read = SetupPacket::new(0xc0, 0x5c, 0, 0, len);
+        assert_eq!(host.control(&device, read, &[]).unwrap(), data);
+    }
+    for wrong in [
+        SetupPacket::new(0x40, 0x5b, 1, 0, 4),
+        SetupPacket::new(0x40, 0x5b, 0, 1, 4),
+        SetupPacket::new(0x41, 0x5b, 0, 0, 4),
+        SetupPacket::new(0x40, 0x5d, 0, 0, 4),
+    ] {
+        assert_eq!(host.control(&device, wrong, &[0; 4]), Err(TransferError::Stall));
+    }
+}
+
+#[test]
+fn setting_2_has_an_interrupt_pair() {
+    for speed in [Speed::Full, Speed::High] {
+        let (mut host, enumerated, _) = plug(speed, Pattern::Mod63);
+        let (input, output) = pipes(&enumerated, 2, INTERRUPT);
+        assert_eq!(host.poll(&input, 64, 0), Err(TransferError::NoAnswer), "not selected");
+        select(&mut host, &enumerated, 2);
+        let report = host.poll(&input, 64, 0).unwrap();
+        assert_eq!(report[60..], [60, 61, 62, 0]);
+        host.send(&output, &report).unwrap();
+    }
+}
+
+#[test]
+fn setting_1_has_an_isochronous_pair() {
+    let (mut host, enumerated, counters) = plug(Speed::High, Pattern::Mod63);
+    select(&mut host, &enumerated, 1);
+    let (input, output) = pipes(&enumerated, 1, ISOCHRONOUS);
+    assert_eq!(input.max_packet, 1024);
+    let now = host.now;
+    let exchange = |pipe: &Pipe, pid| {
+        let mut buffer = vec![0xee; 1024];
+        let outcome = host.link.with(|function| {
+            function.isochronous(Transfer {
+                pid,
+                endpoint: pipe.endpoint.number(),
+                max_packet: 1024,
+                toggle: Toggle::Data0,
+                now,
+                buffer: &mut buffer,
+            })
+        });
+        (outcome.unwrap(), buffer)
+    };
+    let (outcome, data) = exchange(&input, Pid::In);
+    assert_eq!((outcome, data[1023]), (Outcome::complete(1024), (1023 % 63) as u8));
+    assert_eq!(exchange(&output, Pid::Out).0, Outcome::complete(1024));
+    assert_eq!((counters.sent(), counters.received()), (1024, 1024));
+}
+
+/// The device in its other configuration.
+fn echo() -> (DirectHost, Pipe, Pipe) {
+    let (mut host, enumerated, _) = plug(Speed::High, Pattern::Zeros);
+    device_request(&mut host, &enumerated.device, request::SET_CONFIGURATION, 2).unwrap();
+    let (input, output) = pipes(&enumerated, 0, BULK);
+    host.reset_toggle(&input);
+    host.reset_toggle(&output);
+    (host, input, output)
+}
+
+#[test]
+fn transfers_come_back_as_they_were_cut() {
+    let (mut host, input, output) = echo();
+    let data: Vec<_> = (0..1200u32).map(|n| n as u8).collect();
+    host.send(&output, &data[..6]).unwrap();
+    host.send(&output, &data).unwrap();
+    host.send(&output, &[]).unwrap();
+    assert_eq!(host.receive(&input, 512).unwrap(), data[..6]);
+    assert_eq!(host.receive(&input, 4096).unwrap(), data);
+    assert_eq!(host.receive(&input, 512).unwrap(), []);
+    assert_eq!(host.receive(&input, 512), Err(TransferError::TimedOut));
+}
+
+#[test]
+fn whole_packets_wait_for_what_follows_them() {
+    let (mut host, input, output) = echo();
+    host.send(&output, &[1; 1024]).unwrap();
+    let mut buffer = vec![0; 2048];
+    let outcome = host.transact(&input, Pid::In, &mut buffer);
+    assert_eq!(outcome, Outcome { bytes: 1024, status: Status::Nak(Readiness::Announced) });
+    host.link.take_ready().for_each(drop);
+    host.send(&output, &[2; 100]).unwrap();
+    assert_eq!(host.link.take_ready().collect::<Vec<_>>(), [input.endpoint]);
+    assert_eq!(host.receive(&input, 1024).unwrap(), [2; 100]);
+    // A transfer of whole packets that its buffer holds exactly needs no end.
+    host.send(&output, &[3; 1024]).unwrap();
+    assert_eq!(host.receive(&input, 1024).unwrap(), [3; 1024]);
+    assert_eq!(host.receive(&input, 512), Err(TransferError::TimedOut));
+}
+
+#[test]
+fn a_host_that_only_sends_is_held_back_until_it_reads() {
+    let (mut host, input, output) = echo();
+    host.piece = 16 << 10;
+    for _ in 0..ECHO / (16 << 10) {
+        host.send(&output, &vec![5; 16 << 10]).unwrap();
+    }
+    assert_eq!(host.transact(&output, Pid::Out, &mut vec![6; 512]), Outcome::PARK);
+    host.link.take_ready().for_each(drop);
+    assert_eq!(host.receive(&input, ECHO).unwrap(), vec![5; ECHO]);
+    assert_eq!(host.link.take_ready().collect::<Vec<_>>(), [EndpointAddress::out(2)]);
+    host.send(&output, &[6; 10]).unwrap();
+    assert_eq!(host.receive(&input, 512).unwrap(), [6; 10]);
+}
+
+#[test]
+fn transfers_without_bytes_do_not_pile_up_without_end() {
+    let (mut host, input, output) = echo();
+    let taken = (0..10_000).take_while(|_| host.send(&output, &[]).is_ok()).count();
+    assert!(taken < 2000, "{taken} are waiting");
+    for _ in 0..taken {
+        assert_eq!(host.receive(&input, 512).unwrap(), []);
+    }
+    host.send(&output, &[1]).unwrap();
+}
