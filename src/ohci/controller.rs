@@ -29,6 +29,10 @@ const IDLE_FRAMES: u64 = 128;
 /// a while.
 const IDLE_PERIODIC_FRAMES: u64 = 16;
 
+/// The same while a device has isochronous endpoints selected: a driver reads the frame number in
+/// memory to schedule its first packets; Linux leaves itself eight frames.
+const STREAM_FRAMES: u64 = 4;
+
 /// Shortest time between two log lines about unrecoverable errors, so that a guest cannot flood the
 /// host's log.
 const LOG_NANOS: u64 = 1_000_000_000;
@@ -63,6 +67,8 @@ pub struct Ohci {
     frames: u32,
     /// The frame until which every frame's periodic list is looked at.
     attentive_until: u32,
+    /// The frame until which frames keep their length for isochronous transfers.
+    streaming_until: u32,
     /// The periodic list of the frame under way was not finished.
     overrun: bool,
     /// A doorbell rang: control and bulk lists are to be run.
@@ -91,6 +97,7 @@ impl Ohci {
             budget: Budget::default(),
             frames: 0,
             attentive_until: 0,
+            streaming_until: 0,
             overrun: false,
             rung: false,
             dead: false,
@@ -221,9 +228,12 @@ impl Ohci {
         if control.ple() {
             let (hcca, number) = (self.registers.hcca, self.clock.number());
             let (mut bus, _) = self.bus(dma, now);
-            let served = periodic::run(&mut bus, hcca, number, frames)?;
+            let served = periodic::run(&mut bus, hcca, number, frames, control.ie())?;
             self.overrun = served.overrun;
-            if served.active {
+            if served.isochronous {
+                self.streaming_until = frames.wrapping_add(LONGEST_INTERVAL);
+            }
+            if served.active || served.isochronous {
                 self.pay_attention();
             }
         }
@@ -347,20 +357,25 @@ impl Ohci {
     fn early_boundary(&self) -> Option<Time> {
         let waits = self.registers.waits_for(Interrupts::new().with_sf(true))
             || (self.done.is_due() && !self.registers.status.wdh());
-        self.clock.early_boundary().filter(|_| waits && self.is_running())
+        let streams = self.is_before(self.streaming_until);
+        self.clock.early_boundary().filter(|_| waits && !streams && self.is_running())
+    }
+
+    /// Whether a frame at most [`LONGEST_INTERVAL`] ahead is still to come.
+    fn is_before(&self, frame: u32) -> bool {
+        (1..=LONGEST_INTERVAL).contains(&frame.wrapping_sub(self.frames))
     }
 
     /// Whether the next frame end matters to somebody.
     fn wants_frame(&self) -> bool {
         let control = self.registers.control;
-        let attentive = self.attentive_until.wrapping_sub(self.frames);
         self.clock.awaits_first()
             || self.registers.waits_for(Interrupts::new().with_sf(true))
             || self.overrun
             || (self.done.is_waiting() && !self.registers.status.wdh())
             || (control.cle() && self.control.wants_frame())
             || (control.ble() && self.bulk.wants_frame())
-            || (control.ple() && (1..=LONGEST_INTERVAL).contains(&attentive))
+            || (control.ple() && self.is_before(self.attentive_until))
             || self.hub.has_flights()
     }
 
@@ -374,6 +389,9 @@ impl Ohci {
             () if self.registers.control.ple() => IDLE_PERIODIC_FRAMES.saturating_sub(1),
             () => IDLE_FRAMES.saturating_sub(1),
         };
+        if self.hub.may_stream() {
+            frames = frames.min(STREAM_FRAMES.saturating_sub(1));
+        }
         if self.registers.waits_for(Interrupts::new().with_fno(true)) {
             frames = frames.min(self.clock.until_overflow());
         }

@@ -1,7 +1,7 @@
 //! OpenHCI 1.0a: the full- and low-speed host controller.
 //!
-//! [`Ohci`] has all registers but the optional legacy keyboard ones, control, bulk and interrupt
-//! transfers, the done queue, frames, and a root hub of up to 15 ports with power switching, reset,
+//! [`Ohci`] has all registers but the optional legacy keyboard ones, control, bulk, interrupt and
+//! isochronous transfers, the done queue, frames, and a root hub of up to 15 ports with power switching, reset,
 //! suspend, resume and remote wakeup. Over-current never happens here, and there is no system
 //! management firmware to hand the controller over to.
 //!
@@ -19,6 +19,7 @@ mod descriptors;
 mod done_queue;
 mod endpoints;
 mod frame;
+mod isochronous;
 mod lists;
 mod periodic;
 mod port;

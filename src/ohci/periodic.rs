@@ -19,16 +19,19 @@ pub(super) struct Served {
     pub(super) overrun: bool,
     /// Something moved, or must be tried in the next frame that leads to it.
     pub(super) active: bool,
+    /// An isochronous endpoint has TDs queued.
+    pub(super) isochronous: bool,
 }
 
 /// Serves the list of frame `number`: each ED once, one packet each.
 ///
-/// `frames` counts frames without wrapping at 16 bits.
+/// Without `isochronous` (IsochronousEnable) the list ends at the first isochronous ED. `frames` counts frames without wrapping at 16 bits.
 pub(super) fn run<M: GuestMemory + ?Sized>(
     bus: &mut Bus<'_, '_, M>,
     hcca_address: u32,
     number: u16,
     frames: u32,
+    isochronous: bool,
 ) -> Result<Served, Unrecoverable> {
     let mut served = Served::default();
     let slot = u64::from(number & 31).wrapping_mul(4);
@@ -44,7 +47,15 @@ pub(super) fn run<M: GuestMemory + ?Sized>(
         }
         left = left.saturating_sub(1);
         let ed = Ed::load(&bus.dma, at)?;
-        if ed.is_live() && !ed.control.f() {
+        if ed.control.f() {
+            if !isochronous {
+                break;
+            }
+            if ed.is_live() {
+                served.isochronous = true;
+                bus.serve_isochronous(&ed, number)?;
+            }
+        } else if ed.is_live() {
             let met = bus.serve(&ed, ListKind::Periodic, frames)?;
             served.active |= matches!(met, Met::Progress | Met::Again);
         }

@@ -50,6 +50,8 @@ pub(super) struct RootPort {
     signal: Option<Signal>,
     /// Whether the device has been told that its bus is idle.
     suspended: bool,
+    /// Whether the device has isochronous endpoints in its present settings.
+    isochronous: bool,
     endpoints: Endpoints,
 }
 
@@ -61,6 +63,7 @@ impl RootPort {
             generation: None,
             signal: None,
             suspended: false,
+            isochronous: false,
             endpoints: Endpoints::default(),
         }
     }
@@ -85,7 +88,7 @@ impl RootPort {
         self.status.set_pes(false);
         self.status.set_pss(false);
         self.status.set_prs(false);
-        self.link.with(|function| function.bus_reset(self.link.fastest()));
+        self.reset_device();
     }
 
     /// Global resume ends the suspension of every port (7.1.2).
@@ -179,7 +182,7 @@ impl RootPort {
             self.generation = None;
         } else {
             if self.status.ccs() {
-                self.link.with(|function| function.bus_reset(self.link.fastest()));
+                self.reset_device();
             }
             let reset_change = self.status.prsc();
             self.disconnect();
@@ -227,7 +230,7 @@ impl RootPort {
             self.cut_off();
             self.status.set_prs(true);
             self.signal = Some(Signal::Reset { until: now.after_millis(RESET_MILLIS) });
-            self.link.with(|function| function.bus_reset(self.link.fastest()));
+            self.reset_device();
         }
         changed
     }
@@ -292,6 +295,7 @@ impl RootPort {
         let outcome = answer.flatten().unwrap_or(Outcome::TIMEOUT);
         if endpoint == EndpointAddress::CONTROL {
             self.endpoints.unpark();
+            self.isochronous = self.link.with(|function| function.has_isochronous()) == Some(true);
         }
         match outcome.status {
             Status::Pending => self.endpoints.take_off(endpoint, offer, seen),
@@ -299,6 +303,16 @@ impl RootPort {
             _ => self.endpoints.answered(pipe),
         }
         outcome
+    }
+
+    /// Hands the device the packet of an isochronous endpoint for this frame.
+    pub(super) fn isochronous(&mut self, transfer: Transfer<'_>) -> Outcome {
+        self.link.with(|function| function.isochronous(transfer)).unwrap_or(Outcome::TIMEOUT)
+    }
+
+    /// Whether a driver may be about to schedule isochronous transfers.
+    pub(super) fn may_stream(&self) -> bool {
+        self.isochronous && self.passes()
     }
 
     pub(super) fn has_flights(&self) -> bool {
@@ -313,8 +327,13 @@ impl RootPort {
     }
 
     /// Takes back everything and forgets what the endpoints were up to.
-    pub(super) fn cut_off(&mut self) {
+    fn cut_off(&mut self) {
         self.retain_flights(|_| false);
         self.endpoints.unpark();
+    }
+
+    fn reset_device(&mut self) {
+        self.isochronous = false;
+        self.link.with(|function| function.bus_reset(self.link.fastest()));
     }
 }

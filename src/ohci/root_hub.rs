@@ -214,6 +214,11 @@ impl RootHub {
         self.ports.iter_mut().find(|port| port.answers(address, low_speed))
     }
 
+    /// Whether a driver may be about to schedule isochronous transfers.
+    pub(super) fn may_stream(&self) -> bool {
+        self.ports.iter().any(RootPort::may_stream)
+    }
+
     /// Whether a device has begun something that it has not finished.
     pub(super) fn has_flights(&self) -> bool {
         self.ports.iter().any(RootPort::has_flights)

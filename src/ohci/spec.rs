@@ -390,6 +390,27 @@ pub struct TdControl {
     pub cc: u8,
 }
 
+/// Dword 0 of an isochronous TD (4.3.2).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct IsoControl {
+    /// StartingFrame.
+    pub sf: u16,
+    #[bits(5)]
+    __: u8,
+    /// DelayInterrupt, as in a general TD.
+    #[bits(3)]
+    pub di: u8,
+    /// FrameCount: packets minus one.
+    #[bits(3)]
+    pub fc: u8,
+    #[bits(1)]
+    __: u8,
+    /// ConditionCode.
+    #[bits(4)]
+    pub cc: u8,
+}
+
 /// ConditionCode (4.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -19,6 +19,10 @@ const TRANSACTIONS: u32 = 1024;
 /// Most bytes offered in one frame: 1 GB/s, beyond any device here.
 const BYTES: u32 = 1 << 20;
 
+/// Most isochronous TDs that are retired late in one frame. A loop of them never ends; what is left
+/// is late in the next frame too.
+const LATE_TDS: u32 = 256;
+
 /// Frames between two visits to a periodic ED at most: there are 32 lists.
 pub(super) const LONGEST_INTERVAL: u32 = 32;
 
@@ -30,11 +34,12 @@ const LAST_ERROR: u8 = 2;
 pub(super) struct Budget {
     transactions: u32,
     bytes: u32,
+    pub(super) late: u32,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { transactions: TRANSACTIONS, bytes: BYTES }
+        Self { transactions: TRANSACTIONS, bytes: BYTES, late: LATE_TDS }
     }
 }
 
@@ -43,7 +48,7 @@ impl Budget {
         self.transactions == 0 || self.bytes == 0
     }
 
-    fn spend(&mut self, bytes: u32) {
+    pub(super) fn spend(&mut self, bytes: u32) {
         self.transactions = self.transactions.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
     }

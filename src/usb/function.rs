@@ -180,6 +180,11 @@ impl Function {
         outcome
     }
 
+    /// Whether the present configuration and alternate settings have an isochronous endpoint.
+    pub fn has_isochronous(&self) -> bool {
+        self.endpoints.iter().any(|e| e.transfer_type == TransferType::Isochronous)
+    }
+
     /// Carries out the transactions of one (micro)frame with an isochronous endpoint: no handshake, no
     /// toggle, no second try (USB 2.0, 5.6.4).
     ///

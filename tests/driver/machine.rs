@@ -93,6 +93,11 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
         HostController::<GuestMemoryMmap>::deadline(&self.controller)
     }
 
+    /// Whether the controller has asked to wake the system since the last look.
+    pub fn take_wakeup(&mut self) -> bool {
+        HostController::<GuestMemoryMmap>::take_wakeup(&mut self.controller)
+    }
+
     /// Lets time pass, running the controller at each of its deadlines.
     pub fn advance_nanos(&mut self, nanos: u64) {
         let end = self.now.after_nanos(nanos);

@@ -669,3 +669,12 @@ fn frames(interval: u8) -> u32 {
     let interval = u32::from(interval.clamp(1, 32));
     1 << interval.ilog2()
 }
+
+impl Machine<Ohci> {
+    /// All registers that do not move by themselves.
+    pub fn controller_registers(&mut self) -> Vec<u32> {
+        let moving = [reg::FM_REMAINING, reg::FM_NUMBER, reg::INTERRUPT_STATUS];
+        let registers = (0..reg::RH_PORT_STATUS + 60).step_by(4);
+        registers.filter(|r| !moving.contains(r)).map(|r| self.read32(r)).collect()
+    }
+}

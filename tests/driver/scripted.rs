@@ -257,6 +257,10 @@ impl UsbDevice for Scripted {
         outcome
     }
 
+    fn isochronous(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
+        self.transfer(endpoint, transfer)
+    }
+
     fn cancel(&mut self, endpoint: EndpointAddress) {
         self.controls.script().seen.push(Seen::Cancel(endpoint));
     }

@@ -1,0 +1,209 @@
+//! OHCI-DONE: the done queue.
+
+use crate::driver::scripted::Answer;
+use crate::rig::*;
+
+/// An OUT TD of eight bytes with a DelayInterrupt.
+fn delayed(rig: &mut Rig, frames: u32) -> u32 {
+    rig.buffered(td::OUT | td::delay(frames), 8).0
+}
+
+fn run(rig: &mut Rig, tds: &[u32]) -> u32 {
+    let ed = rig.endpoint_ed(BULK_OUT, tds);
+    rig.run_bulk(&[ed]);
+    ed
+}
+
+fn wdh(rig: &mut Rig) -> bool {
+    rig.status() & int::WDH != 0
+}
+
+#[test]
+fn ohci_done_1_a_retired_td_is_reported_at_the_frames_end() {
+    let mut rig = running();
+    let td = delayed(&mut rig, 0);
+    run(&mut rig, &[td]);
+    assert_eq!(rig.m.read32(reg::DONE_HEAD), td);
+    assert!(!wdh(&mut rig) && rig.done_head() == 0, "not before");
+    rig.frames(1);
+    assert_eq!((rig.done_head(), rig.m.read32(reg::DONE_HEAD)), (td, 0));
+    assert!(wdh(&mut rig));
+}
+
+#[test]
+fn ohci_done_2_the_delay_is_honoured_and_limited() {
+    for delay in 1..=6 {
+        let mut rig = running();
+        let td = delayed(&mut rig, delay);
+        run(&mut rig, &[td]);
+        rig.frames(u64::from(delay));
+        assert!(!wdh(&mut rig), "{delay}");
+        rig.frames(1);
+        assert!(wdh(&mut rig) && rig.done_head() == td, "{delay}");
+    }
+}
+
+#[test]
+fn ohci_done_3_the_shortest_delay_counts() {
+    for (first, second) in [(6, 0), (0, 6)] {
+        let mut rig = running();
+        let tds = [delayed(&mut rig, first), delayed(&mut rig, second)];
+        run(&mut rig, &tds);
+        rig.frames(1);
+        assert!(wdh(&mut rig));
+        assert_eq!((rig.done_head(), rig.next_td(tds[1])), (tds[1], tds[0]));
+    }
+    let mut rig = running();
+    let first = delayed(&mut rig, 6);
+    let ed = run(&mut rig, &[first]);
+    rig.frames(1);
+    let second = rig.append(ed, [td::OUT, 0], 0);
+    rig.ring_bulk();
+    rig.frames(1);
+    assert_eq!((rig.done_head(), rig.next_td(second)), (second, first));
+}
+
+#[test]
+fn ohci_done_4_a_td_may_ask_for_no_interrupt() {
+    let mut rig = running();
+    let td = delayed(&mut rig, 7);
+    let ed = run(&mut rig, &[td]);
+    rig.frames(20);
+    assert!(!wdh(&mut rig));
+    assert_eq!(rig.head_p(ed), rig.m.load(ed + 4));
+    assert_eq!((rig.m.read32(reg::DONE_HEAD), rig.done_head()), (td, 0));
+    let second = rig.append(ed, [td::OUT, 0], 0);
+    rig.ring_bulk();
+    rig.frames(1);
+    assert_eq!(
+        (rig.done_head(), rig.next_td(second)),
+        (second, td),
+        "the next one brings it along"
+    );
+}
+
+#[test]
+fn ohci_done_5_an_error_is_reported_at_once() {
+    let mut rig = running();
+    rig.device.answer(BULK_OUT, [Answer::Stall]);
+    let td = delayed(&mut rig, 7);
+    run(&mut rig, &[td]);
+    rig.frames(1);
+    assert!(wdh(&mut rig));
+    assert_eq!(rig.done_head(), td);
+}
+
+#[test]
+fn ohci_done_6_a_queue_waits_until_the_last_was_acknowledged() {
+    let mut rig = running();
+    let first = delayed(&mut rig, 0);
+    let ed = run(&mut rig, &[first]);
+    rig.frames(1);
+    assert!(wdh(&mut rig));
+    // As drivers do: HccaDoneHead is zeroed well before WDH is cleared.
+    rig.m.store(rig.hcca + hcca::DONE_HEAD, 0);
+    let second = rig.append(ed, [td::OUT, 0], 0);
+    let third = rig.append(ed, [td::OUT, 0], 0);
+    rig.ring_bulk();
+    rig.frames(10);
+    assert_eq!(rig.done_head(), 0);
+    assert_eq!((rig.m.read32(reg::DONE_HEAD), rig.next_td(third)), (third, second));
+}
+
+#[test]
+fn ohci_done_7_acknowledging_lets_the_next_queue_out() {
+    let mut rig = running();
+    let first = delayed(&mut rig, 0);
+    let ed = run(&mut rig, &[first]);
+    rig.frames(1);
+    let second = rig.append(ed, [td::OUT, 0], 0);
+    rig.ring_bulk();
+    rig.frames(3);
+    rig.m.write32(reg::INTERRUPT_STATUS, int::WDH);
+    assert!(!wdh(&mut rig));
+    rig.frames(1);
+    assert!(wdh(&mut rig));
+    assert_eq!((rig.done_head(), rig.next_td(second)), (second, 0));
+}
+
+#[test]
+fn ohci_done_8_the_queue_is_last_in_first_out() {
+    let mut rig = running();
+    let tds = [0, 0, 0].map(|delay| delayed(&mut rig, delay));
+    let ed = run(&mut rig, &tds);
+    let [a, b, c] = tds;
+    rig.frames(1);
+    assert_eq!((rig.done_head(), rig.next_td(c), rig.next_td(b), rig.next_td(a)), (c, b, a, 0));
+    assert_eq!(rig.head_p(ed), rig.m.load(ed + 4), "what C's NextTD was");
+}
+
+#[test]
+fn ohci_done_9_nothing_retired_is_nothing_written() {
+    let mut rig = running();
+    rig.m.store(rig.hcca + hcca::DONE_HEAD, 0x5a5a_5a5a);
+    rig.run_bulk(&[]);
+    let (td, _) = rig.buffered(td::IN, 8);
+    let ed = rig.endpoint_ed(BULK_IN, &[td]);
+    rig.run_control(&[ed]);
+    rig.frames(100);
+    assert!(!wdh(&mut rig));
+    assert_eq!(rig.done_head(), 0x5a5a_5a5a);
+}
+
+#[test]
+fn ohci_done_10_the_low_bit_is_clear_when_the_queue_is_the_only_news() {
+    let mut rig = running();
+    rig.m.write32(reg::INTERRUPT_ENABLE, int::MIE | int::WDH);
+    let td = delayed(&mut rig, 0);
+    run(&mut rig, &[td]);
+    rig.frames(1);
+    assert_eq!(rig.done_head(), td);
+    assert_ne!(rig.status() & int::SF, 0, "SF is pending but not enabled");
+}
+
+#[test]
+fn ohci_done_11_the_low_bit_says_that_there_is_more() {
+    let mut rig = running();
+    rig.m.write32(reg::INTERRUPT_ENABLE, int::WDH | int::SF);
+    let td = delayed(&mut rig, 0);
+    run(&mut rig, &[td]);
+    rig.frames(1);
+    assert_eq!(rig.done_head(), td | 1);
+}
+
+#[test]
+fn ohci_done_12_software_reset_drops_the_queue() {
+    let mut rig = running();
+    let td = delayed(&mut rig, 0);
+    run(&mut rig, &[td]);
+    rig.m.write32(reg::COMMAND_STATUS, command::HCR);
+    assert_eq!(rig.m.read32(reg::DONE_HEAD), 0);
+    rig.m.write32(reg::HCCA, rig.hcca);
+    rig.write_control(control::OPERATIONAL);
+    rig.frames(10);
+    assert!(!wdh(&mut rig));
+    assert_eq!(rig.done_head(), 0);
+}
+
+#[test]
+fn ohci_done_13_everything_is_final_when_the_driver_hears_of_it() {
+    let mut rig = running();
+    rig.m.write32(reg::INTERRUPT_ENABLE, int::MIE | int::WDH);
+    rig.device.answer(BULK_OUT, [Answer::Take(64), Answer::Nak]);
+    let tds = [rig.out(&[1; 64]), rig.out(&[2; 8]), rig.out(&[3; 8])];
+    let ed = run(&mut rig, &tds);
+    let mut reported = Vec::new();
+    while reported.len() < 3 {
+        assert!(rig.m.wait_millis(10, |m| m.line));
+        let mut at = rig.done_head() & !0xf;
+        while at != 0 {
+            assert_eq!((rig.cc(at), rig.cbp(at)), (0, 0));
+            assert_ne!(rig.head_p(ed), at);
+            reported.push(at);
+            at = rig.next_td(at);
+        }
+        rig.m.write32(reg::INTERRUPT_STATUS, int::WDH);
+    }
+    reported.sort();
+    assert_eq!(reported, tds);
+}

@@ -1,0 +1,26 @@
+//! The rules of `docs/ohci.md`, one test for each at least, against the controller as a guest sees
+//! it: registers, memory, the interrupt line.
+//!
+//! A test is named after its rule: `ohci_td_5_...` tests OHCI-TD-5.
+
+#![allow(unreachable_pub, reason = "the rules share one rig")]
+
+#[path = "../driver/mod.rs"]
+mod driver;
+
+mod rig;
+
+mod done;
+mod ed;
+mod err;
+mod frm;
+mod hcca;
+mod int;
+mod iso;
+mod own;
+mod pm;
+mod random;
+mod reg;
+mod rh;
+mod td;
+mod unlink;
