@@ -180,13 +180,16 @@ impl<'a> Runner<'a> {
         if !self.list.filled || !(first || self.progress) {
             return false;
         }
-        // A list without head is empty: filled or not, it stops (5.2.7.1).
         self.list.filled = false;
         self.list.current = self.list.head;
         self.list.passes = self.list.passes.wrapping_add(1);
         self.whole = true;
         self.progress = false;
         self.walk = Walk::default();
+        // A list without head is empty: filled or not, it stops (5.2.7.1).
+        if self.list.current == 0 {
+            self.forget_unlinked(bus);
+        }
         self.list.current != 0
     }
 
