@@ -157,14 +157,15 @@ impl<M: GuestMemory + ?Sized> Bus<'_, '_, M> {
             return Ok((ConditionCode::DeviceNotResponding, 0));
         };
         let mut buffer = self.dma.buffer(&segments)?;
-        let outcome = port.isochronous(Transfer {
+        let transfer = Transfer {
             pid,
             endpoint: ed.control.en(),
             max_packet: ed.control.mps(),
             toggle: Toggle::Data0,
             buffer: &mut buffer,
             now: self.now,
-        });
+        };
+        let outcome = port.isochronous(ed.control.fa(), transfer);
         Ok(packet_status(pid, len, outcome))
     }
 

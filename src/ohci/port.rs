@@ -50,8 +50,8 @@ pub(super) struct RootPort {
     signal: Option<Signal>,
     /// Whether the device has been told that its bus is idle.
     suspended: bool,
-    /// Whether the device has isochronous endpoints in its present settings.
-    isochronous: bool,
+    /// Address of the last device that was seen to have isochronous endpoints in its present settings.
+    streams: Option<u8>,
     endpoints: Endpoints,
 }
 
@@ -63,7 +63,7 @@ impl RootPort {
             generation: None,
             signal: None,
             suspended: false,
-            isochronous: false,
+            streams: None,
             endpoints: Endpoints::default(),
         }
     }
@@ -295,7 +295,7 @@ impl RootPort {
         let outcome = answer.flatten().unwrap_or(Outcome::TIMEOUT);
         if endpoint == EndpointAddress::CONTROL {
             self.endpoints.unpark();
-            self.isochronous = self.link.with(|function| function.has_isochronous()) == Some(true);
+            self.note_streams(offer.address());
         }
         match outcome.status {
             Status::Pending => self.endpoints.take_off(endpoint, offer, seen),
@@ -306,13 +306,27 @@ impl RootPort {
     }
 
     /// Hands the device the packet of an isochronous endpoint for this frame.
-    pub(super) fn isochronous(&mut self, transfer: Transfer<'_>) -> Outcome {
-        self.link.with(|function| function.isochronous(transfer)).unwrap_or(Outcome::TIMEOUT)
+    pub(super) fn isochronous(&mut self, address: u8, transfer: Transfer<'_>) -> Outcome {
+        let answer = self
+            .link
+            .with(|function| function.reach(address, |function| function.isochronous(transfer)));
+        answer.flatten().unwrap_or(Outcome::TIMEOUT)
+    }
+
+    /// A request may have selected isochronous endpoints, or others.
+    fn note_streams(&mut self, address: u8) {
+        let streams =
+            self.link.with(|function| function.reach(address, |f| f.has_isochronous())).flatten();
+        if streams == Some(true) {
+            self.streams = Some(address);
+        } else if self.streams == Some(address) {
+            self.streams = None;
+        }
     }
 
     /// Whether a driver may be about to schedule isochronous transfers.
     pub(super) fn may_stream(&self) -> bool {
-        self.isochronous && self.passes()
+        self.streams.is_some() && self.passes()
     }
 
     pub(super) fn has_flights(&self) -> bool {
@@ -333,7 +347,7 @@ impl RootPort {
     }
 
     fn reset_device(&mut self) {
-        self.isochronous = false;
+        self.streams = None;
         self.link.with(|function| function.bus_reset(self.link.fastest()));
     }
 }

@@ -392,7 +392,7 @@ fn ohci_err_19_storms_of_resets_change_nothing() {
     for n in 0..10_000u32 {
         match n % 4 {
             0 => rig.m.write32(reg::COMMAND_STATUS, command::HCR),
-            1 => rig.m.write32(reg::CONTROL, (n / 4 & 3) << 6),
+            1 => rig.m.write32(reg::CONTROL, ((n / 4) & 3) << 6),
             2 => rig.m.write32(PORT, port::PRS),
             _ => rig.m.advance_micros(7),
         }

@@ -6,13 +6,12 @@ use crate::rig::*;
 fn ohci_hcca_1_the_frame_number_is_in_memory_before_the_interrupt() {
     let mut rig = running();
     rig.m.write32(reg::INTERRUPT_ENABLE, int::MIE | int::SF);
-    let mut last = rig.hcca_frame();
-    for _ in 0..10 {
+    let first = rig.hcca_frame() + 1;
+    for number in first..first + 10 {
         rig.clear_status();
         assert!(rig.m.wait_millis(2, |m| m.line));
-        assert_eq!(rig.hcca_frame(), last + 1);
-        assert_eq!(rig.m.read32(reg::FM_NUMBER), last + 1);
-        last += 1;
+        assert_eq!(rig.hcca_frame(), number);
+        assert_eq!(rig.m.read32(reg::FM_NUMBER), number);
     }
 }
 

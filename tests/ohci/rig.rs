@@ -171,13 +171,6 @@ impl Rig {
         self.m.advance_millis(count);
     }
 
-    /// Goes to the middle of frame `number`.
-    pub fn until_frame(&mut self, number: u16) {
-        while self.frame_number() != number {
-            self.frames(1);
-        }
-    }
-
     /// A general TD; `control` without condition code.
     pub fn td(&mut self, control: u32, cbp: u32, be: u32) -> u32 {
         let address = self.m.alloc(16, 16);
