@@ -197,6 +197,12 @@ pub struct EhciDriver {
     periods: HashMap<u32, u32>,
     /// USBSTS events seen by the interrupt handler.
     pub events: Vec<u32>,
+    /// Times the interrupt handler found something to do.
+    pub interrupts: u64,
+    /// qTDs of transfers that are over.
+    free: Vec<u32>,
+    /// Memory for the data of one transfer: where, and how much.
+    scratch: (u32, u32),
 }
 
 impl EhciDriver {
@@ -210,6 +216,9 @@ impl EhciDriver {
             queues: HashMap::new(),
             periods: HashMap::new(),
             events: Vec::new(),
+            interrupts: 0,
+            free: Vec::new(),
+            scratch: (0, 0),
         };
         driver.start();
         driver
@@ -268,6 +277,7 @@ impl EhciDriver {
             let status = self.machine.read32(reg::USBSTS) & 0x3f;
             self.machine.write32(reg::USBSTS, status);
             self.events.push(status);
+            self.interrupts += 1;
         }
     }
 
@@ -305,9 +315,18 @@ impl EhciDriver {
     }
 
     fn new_dummy(&mut self) -> u32 {
-        let dummy = self.machine.alloc(STRUCTURE, 32);
+        let free = self.free.pop();
+        let dummy = free.unwrap_or_else(|| self.machine.alloc(STRUCTURE, 32));
         self.machine.store_all(dummy, &[TERMINATE, TERMINATE, token::HALTED]);
         dummy
+    }
+
+    /// Memory for the data of the one transfer that the driver has under way.
+    fn scratch(&mut self, len: u32) -> u32 {
+        if self.scratch.1 < len {
+            self.scratch = (self.machine.alloc(len, 0x1000), len);
+        }
+        self.scratch.0
     }
 
     /// Makes a queue for an endpoint of a high-speed device and links it.
@@ -547,6 +566,7 @@ impl EhciDriver {
                 Some(_) => self.link_periodic(queue, 0),
             }
         }
+        self.free.extend(qtds);
         match (ended, halted) {
             (_, Some(error)) => Err(error),
             (Some(ended), None) => Ok(ended),
@@ -611,7 +631,7 @@ impl EhciDriver {
         millis: u64,
     ) -> Result<Vec<u8>, TransferError> {
         let mut queue = self.queue_for(pipe);
-        let buffer = self.machine.alloc((len as u32).max(1), 64);
+        let buffer = self.scratch(len as u32);
         let mut tds = self.data(Pid::In, buffer, len as u32, u32::from(pipe.max_packet & 0x7ff));
         if let Some(last) = tds.last_mut() {
             last.ioc = true;
@@ -672,11 +692,12 @@ impl HostDriver for EhciDriver {
         data: &[u8],
     ) -> Result<Vec<u8>, TransferError> {
         let mut queue = self.control_queue(device);
-        let packet = self.machine.alloc_bytes(&setup_bytes(&setup), 8);
         let len = u32::from(setup.length());
+        let packet = self.scratch(64 + len);
+        self.machine.fill(packet, &setup_bytes(&setup));
         let reads = setup.direction() == Direction::In && len != 0;
         let mut tds = vec![Td::new(Pid::Setup, packet, 8)];
-        let buffer = self.machine.alloc(len.max(1), 64);
+        let buffer = packet + 64;
         if len != 0 {
             self.machine.fill(buffer, &data[..data.len().min(len as usize)]);
             let pid = if reads { Pid::In } else { Pid::Out };
@@ -698,6 +719,7 @@ impl HostDriver for EhciDriver {
             self.restart(&queue, queue.dummy);
             self.link(&queue);
         }
+        self.free.extend(qtds);
         self.queues.insert((device.address, 0), queue);
         match error {
             Some(error) => Err(error),
@@ -713,7 +735,7 @@ impl HostDriver for EhciDriver {
     fn send(&mut self, pipe: &Pipe, data: &[u8]) -> Result<(), TransferError> {
         let mut queue = self.queue_for(pipe);
         let len = data.len() as u32;
-        let buffer = self.machine.alloc(len.max(1), 64);
+        let buffer = self.scratch(len);
         self.machine.fill(buffer, data);
         let mut tds = self.data(Pid::Out, buffer, len, u32::from(pipe.max_packet & 0x7ff));
         if let Some(last) = tds.last_mut() {

@@ -1,0 +1,125 @@
+//! The bare-metal guest in the VMM: where KVM can be used, that is.
+#![cfg(target_arch = "x86_64")]
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use vm_usb_baremetal as guest;
+
+/// How long a guest may take that takes a second or two.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Exit status of a write of `value` to the exit port.
+fn status(value: u8) -> Option<i32> {
+    Some(i32::from(value) << 1 | 1)
+}
+
+/// Says where the test harness does not swallow it that a test did nothing.
+fn skipped(test: &str, why: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: no KVM here: {why}");
+}
+
+fn vmm() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vm-usb-kvm"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Standard output, standard error and exit status; a VMM that does not end is stopped.
+fn run(mut command: Command) -> (String, String, Option<i32>) {
+    let mut child = command.spawn().expect("the VMM starts");
+    let mut out = child.stdout.take().expect("is piped");
+    let mut err = child.stderr.take().expect("is piped");
+    let (sender, receiver) = channel();
+    let reader = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = out.read_to_end(&mut text);
+        let _ = sender.send(());
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let in_time = receiver.recv_timeout(PATIENCE).is_ok();
+    if !in_time {
+        child.kill().expect("is ours to end");
+    }
+    let status = child.wait().expect("it ran").code();
+    let mut errors = String::new();
+    let _ = err.read_to_string(&mut errors);
+    let out = reader.join().expect("the reader ends with the VMM");
+    assert!(in_time, "the guest did not end in {PATIENCE:?}; it said:\n{out}{errors}");
+    (out, errors, status)
+}
+
+#[test]
+fn the_bare_metal_guest_works_with_both_disks() {
+    if let Err(error) = kvm_ioctls::Kvm::new() {
+        return skipped("the_bare_metal_guest_works_with_both_disks", &error);
+    }
+    let elf = guest::ELF.expect("is built on x86-64");
+    let folder = tempfile::tempdir().unwrap();
+    let image = |name: &str| folder.path().join(name);
+    for label in ["ehci", "ohci"] {
+        std::fs::write(image(label), guest::disk(label)).unwrap();
+    }
+    let mut command = vmm();
+    command.args(["--memory", "16", "--kernel", elf]);
+    command.arg("--ehci-disk").arg(image("ehci")).arg("--ohci-disk").arg(image("ohci"));
+    let (out, errors, code) = run(command);
+
+    assert_eq!(guest::common(&out), guest::TRANSCRIPT, "the guest said:\n{out}{errors}");
+    assert_eq!(code, status(guest::PASSED));
+    assert_eq!(errors, "");
+    for (label, interface) in [("ehci", 0x20), ("ohci", 0x10)] {
+        let contents = std::fs::read(image(label)).unwrap();
+        assert!(contents == guest::disk_afterwards(label, interface), "the {label} disk differs");
+    }
+}
+
+#[test]
+fn without_disks_the_guest_finds_both_controllers_and_no_device() {
+    if let Err(error) = kvm_ioctls::Kvm::new() {
+        return skipped("without_disks_the_guest_finds_both_controllers_and_no_device", &error);
+    }
+    let mut command = vmm();
+    command.args(["--memory", "16", "--kernel", guest::ELF.expect("is built on x86-64")]);
+    let (out, _, code) = run(command);
+    let expected = "vm-usb bare-metal guest\nehci: no device\nohci: no device\npassed\n";
+    assert_eq!(guest::common(&out), expected);
+    assert_eq!(code, status(guest::PASSED));
+}
+
+/// One line that names the culprit and says what to do.
+fn assert_refused(arguments: &[&str], culprit: &str, advice: &str) {
+    let mut command = vmm();
+    command.args(arguments);
+    let (out, errors, code) = run(command);
+    assert_eq!(out, "");
+    assert!(matches!(code, Some(1 | 2)), "{code:?}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.starts_with("vm-usb-kvm: "), "{errors}");
+    assert!(errors.contains(culprit) && errors.contains(advice), "{errors}");
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("kernel.txt");
+    std::fs::write(&text, "no kernel at all\n".repeat(100)).unwrap();
+    let text = text.to_str().unwrap();
+    assert_refused(&[], "--kernel", "--help");
+    assert_refused(&["--kernel", "/none"], "\"/none\"", "No such file");
+    assert_refused(&["--kernel", text], text, "bzImage");
+    assert_refused(&["--kernel", text, "--memory", "1"], "--memory", "2..=3072");
+    // An ELF file without a PVH note: the VMM itself.
+    assert_refused(&["--kernel", env!("CARGO_BIN_EXE_vm-usb-kvm")], "vm-usb-kvm", "ELF");
+}
+
+#[test]
+fn a_disk_that_is_not_there_is_refused_in_one_line() {
+    if let Err(error) = kvm_ioctls::Kvm::new() {
+        return skipped("a_disk_that_is_not_there_is_refused_in_one_line", &error);
+    }
+    let elf = guest::ELF.expect("is built on x86-64");
+    assert_refused(&["--kernel", elf, "--ehci-disk", "/none"], "/none", "create it");
+}
