@@ -128,20 +128,18 @@ impl Rig {
         self.controllers.iter().filter(move |controller| controller.maker == maker)
     }
 
-    fn count(&self, is_wanted: impl Fn(&Attachment) -> bool) -> usize {
-        self.controllers
-            .iter()
-            .flat_map(|controller| &controller.devices)
-            .filter(|device| is_wanted(device))
-            .count()
-    }
-
     pub(crate) fn disks(&self) -> usize {
-        self.count(|device| matches!(device, Attachment::Disk(_)))
+        let devices = self.controllers.iter().flat_map(|controller| &controller.devices);
+        devices.filter(|device| matches!(device, Attachment::Disk(_))).count()
     }
 
     pub(crate) fn input_devices(&self) -> usize {
-        self.count(|device| !matches!(device, Attachment::Disk(_)))
+        self.input_devices_of(Maker::Ours) + self.input_devices_of(Maker::Qemu)
+    }
+
+    pub(crate) fn input_devices_of(&self, maker: Maker) -> usize {
+        let devices = self.of(maker).flat_map(|controller| &controller.devices);
+        devices.filter(|device| !matches!(device, Attachment::Disk(_))).count()
     }
 
     /// The controller and name of the first device that `is_wanted`.

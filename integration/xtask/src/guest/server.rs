@@ -68,13 +68,17 @@ impl Server {
         let input = run.join("input");
         let log = run.join("vm-usbd.log");
         let mut command = Command::new(program);
-        command.args(arguments(rig, run, pacing)).arg("--input").arg(&input);
+        command.args(arguments(rig, run, pacing));
+        let has_input = rig.input_devices_of(Maker::Ours) > 0;
+        if has_input {
+            command.arg("--input").arg(&input);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
         let child =
             command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let mut server = Self { child, log, input };
         let sockets = rig.of(Maker::Ours).map(|controller| socket(run, controller));
-        for socket in sockets.chain([server.input.clone()]) {
+        for socket in sockets.chain(has_input.then(|| server.input.clone())) {
             server.wait_for(&socket)?;
         }
         Ok(server)
