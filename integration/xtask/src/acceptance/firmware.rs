@@ -11,7 +11,7 @@ use crate::lab_run::{Bench, RunFolder};
 use crate::tally::Tally;
 
 /// Firmware under TCG takes a second or two.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// More than enough for the sector and its text.
 const DISK: usize = 8 << 20;
 

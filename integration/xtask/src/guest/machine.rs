@@ -88,6 +88,11 @@ impl Machine<'_> {
             let channel = self.channel();
             command.args(["-chardev", &format!("socket,id=channel,path={}", channel.display())]);
             command.args(["-serial", "chardev:channel"]);
+        } else {
+            // SeaBIOS tells this port what it finds.
+            let log = self.run.join("firmware.log");
+            command.args(["-chardev", &format!("file,id=firmware,path={}", log.display())]);
+            command.args(["-device", "isa-debugcon,iobase=0x402,chardev=firmware"]);
         }
         command.args([
             "-chardev",
