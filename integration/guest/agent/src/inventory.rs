@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use guest_protocol::{Controller, Disk, InterruptMode, Inventory, UsbDevice};
 
 use crate::sysfs::{attribute, attribute_or_empty, entries, link_name, usb_controller};
 use crate::{input, wait};
+
+/// Seconds after which a person is let in, quiet or not.
+const QUIET_TRIES: usize = 10;
 
 /// The inventory once there are as many disks and input devices as the host attached.
 pub(crate) fn when_complete(disks: usize, input_devices: usize) -> Result<Inventory> {
@@ -23,6 +28,20 @@ pub(crate) fn when_complete(disks: usize, input_devices: usize) -> Result<Invent
         }
         Ok(inventory)
     })
+}
+
+/// The inventory once nothing new has come for a second, for a person who does not say what to wait for.
+pub(crate) fn when_quiet() -> Result<Inventory> {
+    let mut last = take()?;
+    for _ in 0..QUIET_TRIES {
+        sleep(Duration::from_secs(1));
+        let now = take()?;
+        if now == last && !now.devices.is_empty() {
+            break;
+        }
+        last = now;
+    }
+    Ok(last)
 }
 
 fn names(inventory: &Inventory) -> String {

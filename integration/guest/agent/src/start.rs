@@ -9,7 +9,7 @@ use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, reboot};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
-use crate::serve;
+use crate::{inventory, serve};
 
 /// The drivers the initramfs carries in the order it wants them loaded, one name a line.
 const MODULE_LIST: &str = "/etc/lab-modules";
@@ -70,16 +70,14 @@ fn open_channel() -> Result<File> {
 }
 
 fn shell() -> Result<()> {
-    println!(
-        "\nA stock Debian kernel on the controllers under test. `exit` or Ctrl-A X ends the guest.\n"
-    );
-    let status = Command::new("/bin/setsid")
-        .args(["cttyhack", "/bin/sh", "-l"])
-        .env("PS1", "guest# ")
-        .status()?;
-    if !status.success() {
-        println!("the shell ended with {status}");
+    println!("\nA stock Debian kernel on the controllers under test. It found:");
+    for device in inventory::when_quiet()?.devices {
+        println!("  {} at {} Mbit/s behind {}", device.product, device.speed, device.controller);
     }
+    println!("`exit` ends the guest.\n");
+    let mut shell = Command::new("/bin/setsid");
+    // The shell's status is that of the person's last command, which is no concern of ours.
+    shell.args(["cttyhack", "/bin/sh", "-l"]).env("PS1", "guest# ").status()?;
     Ok(())
 }
 

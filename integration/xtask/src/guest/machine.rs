@@ -74,13 +74,8 @@ impl Machine<'_> {
     fn console(&self, command: &mut Command) {
         let shell = matches!(self.firmware, Firmware::Linux { shell: true, .. });
         if shell {
-            command.args([
-                "-chardev",
-                "stdio,id=console,mux=on,signal=off",
-                "-mon",
-                "chardev=console",
-            ]);
-            command.args(["-serial", "chardev:console"]);
+            // Ctrl-C goes to the guest; Ctrl-A X ends QEMU, Ctrl-A C is its monitor.
+            command.args(["-serial", "mon:stdio"]);
             return;
         }
         command.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
@@ -94,11 +89,8 @@ impl Machine<'_> {
             command.args(["-chardev", &format!("file,id=firmware,path={}", log.display())]);
             command.args(["-device", "isa-debugcon,iobase=0x402,chardev=firmware"]);
         }
-        command.args([
-            "-chardev",
-            &format!("socket,id=monitor,path={},server=on,wait=off", self.monitor().display()),
-        ]);
-        command.args(["-mon", "chardev=monitor,mode=readline"]);
+        let monitor = self.monitor();
+        command.args(["-monitor", &format!("unix:{},server=on,wait=off", monitor.display())]);
     }
 
     /// Where the agent's channel listens.

@@ -41,54 +41,10 @@ const CARRIED: [&str; 9] = [
     "crc32c_generic",
 ];
 
-/// The names busybox goes by in the guest. `init` is not among them: that is the agent.
-const APPLETS: [&str; 40] = [
-    "sh",
-    "ls",
-    "cat",
-    "dd",
-    "dmesg",
-    "mount",
-    "umount",
-    "modprobe",
-    "rmmod",
-    "insmod",
-    "lsmod",
-    "ps",
-    "grep",
-    "head",
-    "tail",
-    "less",
-    "vi",
-    "find",
-    "du",
-    "df",
-    "free",
-    "hexdump",
-    "sha256sum",
-    "cmp",
-    "cp",
-    "mv",
-    "rm",
-    "mkdir",
-    "echo",
-    "sleep",
-    "sync",
-    "lspci",
-    "lsusb",
-    "poweroff",
-    "setsid",
-    "cttyhack",
-    "ip",
-    "kill",
-    "time",
-    "top",
-];
-
-/// Stands for everything but the kernel that decides what is in the base archive: the lists above and this code's
-/// version of them. A cached archive of another recipe is not used.
+/// Stands for what decides, besides the kernel, what is in the base archive. A cached archive of another recipe is
+/// not used.
 pub(crate) fn recipe() -> String {
-    let lists = [&LOADED[..], &CARRIED, &APPLETS, &[MKE2FS]].concat().join(",");
+    let lists = [&LOADED[..], &CARRIED, &[MKE2FS]].concat().join(",");
     Sha256::digest(lists).iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -128,7 +84,7 @@ fn userland_and_modules(userland: &Userland, kernel: &KernelFiles) -> Result<Vec
         archive.folder(folder);
     }
     archive.file("bin/busybox", 0o755, &fs::read(userland.busybox())?);
-    for applet in APPLETS {
+    for applet in userland.applets()? {
         archive.link(&format!("bin/{applet}"), "busybox");
     }
     for applet in ["modprobe", "rmmod"] {

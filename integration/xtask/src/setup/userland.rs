@@ -1,6 +1,7 @@
 //! The guest's userland: a static busybox and ext4's tools.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -27,6 +28,13 @@ impl Userland {
 
     pub(crate) fn busybox(&self) -> PathBuf {
         self.root.join("usr/bin/busybox")
+    }
+
+    /// The names busybox goes by, but `busybox` itself.
+    pub(crate) fn applets(&self) -> Result<Vec<String>> {
+        let list = shell::output(Command::new(self.busybox()).arg("--list"))?;
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        Ok(list.lines().filter(|name| *name != "busybox").map(str::to_owned).collect())
     }
 
     /// A program under `usr/sbin` and the libraries it loads, each with its place in the guest.
