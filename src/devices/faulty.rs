@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::usb::{
     Buffer, BusError, Control, Description, EndpointAddress, Notifier, Outcome, Pid, SetupPacket,
-    Status, Suspension, Transfer, UsbDevice,
+    Status, Suspension, Transfer, UsbDevice, UsbHub,
 };
 
 /// Something that goes wrong with a transfer.
@@ -215,6 +215,10 @@ impl<D: UsbDevice> UsbDevice for Faulty<D> {
 
     fn halt_cleared(&mut self, endpoint: EndpointAddress) {
         self.device.halt_cleared(endpoint);
+    }
+
+    fn as_hub(&mut self) -> Option<&mut dyn UsbHub> {
+        self.device.as_hub()
     }
 
     fn suspension(&mut self, suspension: Suspension) {

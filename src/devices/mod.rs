@@ -8,3 +8,8 @@ pub mod hid;
 pub mod loopback;
 pub mod printer;
 pub mod storage;
+
+/// The authors' guide, whose code must work.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/devices.md")]
+struct Guide;

@@ -341,12 +341,17 @@ impl EhciDriver {
         queue
     }
 
-    /// Links a queue head into the asynchronous ring, right behind its head.
-    pub fn link(&mut self, queue: &Queue) {
+    /// Puts a queue head into the ring's memory, right behind the ring's head.
+    pub fn insert(&mut self, queue: &Queue) {
         let m = &mut self.machine;
         let next = m.load(self.ring);
         m.store(queue.head, next);
         m.store(self.ring, queue.head | QUEUE_HEAD);
+    }
+
+    /// Links a queue head into the asynchronous ring and has the ring carried out.
+    pub fn link(&mut self, queue: &Queue) {
+        self.insert(queue);
         self.enable(cmd::ASYNCHRONOUS, sts::ASYNCHRONOUS);
     }
 
