@@ -55,7 +55,7 @@ pub struct StartSplit<'a> {
     pub data: &'a [u8],
     /// What time it is.
     pub now: Time,
-    /// The host's microframe, in a count that never wraps; the low three bits are FRINDEX[2:0].
+    /// The host's microframe, in a count that never wraps; the low three bits are `FRINDEX[2:0]`.
     pub microframe: u64,
 }
 
