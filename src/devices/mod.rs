@@ -5,6 +5,7 @@
 
 pub mod faulty;
 pub mod hid;
+pub mod hub;
 pub mod loopback;
 pub mod printer;
 pub mod storage;

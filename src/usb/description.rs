@@ -13,6 +13,9 @@ pub(crate) mod descriptor_type {
     pub(crate) const OTHER_SPEED_CONFIGURATION: u8 = 7;
 }
 
+/// Hub class (USB 2.0, 11.23.1).
+const HUB_CLASS: u8 = 9;
+
 /// US English, the one language of our strings.
 const LANGUAGE: u16 = 0x0409;
 
@@ -202,7 +205,7 @@ impl Description {
     pub fn device_descriptor(&self, speed: Speed) -> Vec<u8> {
         let mut bytes = vec![18, descriptor_type::DEVICE];
         bytes.extend(self.usb_version().to_le_bytes());
-        bytes.extend(self.class);
+        bytes.extend(self.class_at(speed));
         bytes.push(self.control_packet_size(speed) as u8);
         bytes.extend(self.vendor.to_le_bytes());
         bytes.extend(self.product.to_le_bytes());
@@ -220,7 +223,7 @@ impl Description {
         let other = self.other_speed(speed)?;
         let mut bytes = vec![10, descriptor_type::DEVICE_QUALIFIER];
         bytes.extend(self.usb_version().to_le_bytes());
-        bytes.extend(self.class);
+        bytes.extend(self.class_at(other));
         bytes.push(self.control_packet_size(other) as u8);
         bytes.push(count(self.speeds.configurations(other).len()));
         bytes.push(0);
@@ -260,6 +263,14 @@ impl Description {
             *first = len;
         }
         Some(bytes)
+    }
+
+    /// A hub's protocol names its transaction translators, which it has at high speed only (USB 2.0,
+    /// 11.23.1).
+    fn class_at(&self, speed: Speed) -> [u8; 3] {
+        let [class, subclass, protocol] = self.class;
+        let translates = class != HUB_CLASS || speed == Speed::High;
+        [class, subclass, if translates { protocol } else { 0 }]
     }
 
     fn usb_version(&self) -> u16 {

@@ -116,6 +116,9 @@ impl Function {
     /// agreed on.
     pub fn bus_reset(&mut self, port: Speed) -> Speed {
         self.speed = self.device.description().speeds.on_port(port);
+        if let Some(hub) = self.device.as_hub() {
+            hub.reset(self.speed);
+        }
         self.address = 0;
         self.remote_wakeup = false;
         self.control = ControlPipe::default();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{CompleteAnswer, CompleteSplit, Function, Notifier, StartAnswer, StartSplit};
+use super::{CompleteAnswer, CompleteSplit, Function, Notifier, Speed, StartAnswer, StartSplit};
 use crate::time::Time;
 
 /// Most hubs between a root port and a device (USB 2.0, 4.1.1).
@@ -15,6 +15,9 @@ pub trait UsbHub {
 
     /// Says what time it is, before each transfer with the hub.
     fn tick(&mut self, now: Time);
+
+    /// Bus reset: from now on the hub works at `speed`, and is not configured.
+    fn reset(&mut self, speed: Speed);
 
     /// Shows `visit` the devices that hear what the hub repeats, until it returns `true`; then so
     /// does this. They are those behind enabled ports that are not suspended; a hub that works at high

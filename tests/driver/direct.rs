@@ -53,19 +53,18 @@ impl DirectHost {
     fn offer(&mut self, pipe: &Pipe, pid: Pid, toggle: Toggle, buffer: &mut Vec<u8>) -> Outcome {
         let now = self.now;
         let outcome = self.link.with(|function| {
-            if function.address() != pipe.device.address {
-                return Outcome::TIMEOUT;
-            }
-            function.transact(Transfer {
-                now,
-                pid,
-                endpoint: pipe.endpoint.number(),
-                max_packet: pipe.max_packet,
-                toggle,
-                buffer,
+            function.reach(pipe.device.address, |function| {
+                function.transact(Transfer {
+                    now,
+                    pid,
+                    endpoint: pipe.endpoint.number(),
+                    max_packet: pipe.max_packet,
+                    toggle,
+                    buffer,
+                })
             })
         });
-        outcome.unwrap_or(Outcome::TIMEOUT)
+        outcome.flatten().unwrap_or(Outcome::TIMEOUT)
     }
 
     /// The bus goes idle or comes back.

@@ -122,7 +122,16 @@ pub fn enumerate(
     port: usize,
     address: u8,
 ) -> Result<Enumerated, EnumerateError> {
-    let speed = host.reset_port(port).ok_or(EnumerateError::NoDevice)?;
+    enumerate_after(host, address, &mut |host| host.reset_port(port))
+}
+
+/// The same for a device behind whatever `reset` resets, which says at what speed it works.
+pub fn enumerate_after(
+    host: &mut dyn HostDriver,
+    address: u8,
+    reset: &mut dyn FnMut(&mut dyn HostDriver) -> Option<Speed>,
+) -> Result<Enumerated, EnumerateError> {
+    let speed = reset(host).ok_or(EnumerateError::NoDevice)?;
     // Before the descriptor says better: the smallest packet, or the only one at high speed.
     let control_packet = if speed == Speed::High { 64 } else { 8 };
     let mut device = Device { address: 0, speed, control_packet };
@@ -144,7 +153,7 @@ pub fn enumerate(
     }
 
     // A second reset, as many drivers do; then the address.
-    host.reset_port(port).ok_or(EnumerateError::NoDevice)?;
+    reset(host).ok_or(EnumerateError::NoDevice)?;
     device_request(host, &device, request::SET_ADDRESS, address.into())
         .map_err(step("SET_ADDRESS"))?;
     device.address = address;

@@ -9,6 +9,7 @@ pub mod ehci;
 pub mod enumerate;
 pub mod hid;
 pub mod host;
+pub mod hub;
 pub mod machine;
 pub mod mass_storage;
 pub mod ohci;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::Function;
 use crate::usb::hub::{Upstream, UsbHub};
-use crate::usb::{CompleteAnswer, CompleteSplit, EndpointAddress, Speed, StartAnswer, StartSplit};
+use crate::usb::{
+    CompleteAnswer, CompleteSplit, Endpoint, EndpointAddress, Pid, Speed, StartAnswer, StartSplit,
+};
 
 impl Function {
     /// Calls `action` with the device that answers to `address`: this one, or one behind it if it is a
@@ -58,6 +60,27 @@ impl Function {
     /// Only a hub that works at high speed translates.
     fn translator(&mut self) -> Option<&mut dyn UsbHub> {
         if self.speed == Speed::High { self.device.as_hub() } else { None }
+    }
+
+    /// Largest packet of an endpoint that exists in the present settings, as the device has it.
+    pub(crate) fn packet_size(&self, pid: Pid, endpoint: u8) -> Option<u16> {
+        if endpoint == 0 {
+            return Some(self.device.description().control_packet_size(self.speed));
+        }
+        let address = match pid {
+            Pid::In => EndpointAddress::r#in(endpoint),
+            Pid::Out => EndpointAddress::out(endpoint),
+            Pid::Setup => return None,
+        };
+        self.endpoints.iter().find(|e| e.address == address).map(Endpoint::packet_size)
+    }
+
+    /// Gives up whatever is pending here and behind.
+    pub(crate) fn quiesce(&mut self) {
+        self.drop_pending();
+        if let Some(hub) = self.device.as_hub() {
+            hub.each(&mut Self::quiesce);
+        }
     }
 
     /// Whether the device, suspended, signals resume, now that it or one behind it asked for it.

@@ -1,0 +1,84 @@
+//! A transaction translator: high-speed splits on one side, a full- and low-speed bus on the other
+//! (USB 2.0, 11.14 to 11.22).
+
+mod exchange;
+mod non_periodic;
+mod periodic;
+
+use self::non_periodic::NonPeriodic;
+use self::periodic::Periodic;
+use super::Translation;
+use super::port::SlowBus;
+use crate::usb::{
+    CompleteAnswer, CompleteSplit, SplitToken, StartAnswer, StartSplit, TransferType,
+};
+
+/// A transaction translator.
+#[derive(Debug)]
+pub(super) struct Translator {
+    non_periodic: NonPeriodic,
+    periodic: Periodic,
+    stopped: bool,
+}
+
+fn is_periodic(token: &SplitToken) -> bool {
+    matches!(token.transfer_type, TransferType::Interrupt | TransferType::Isochronous)
+}
+
+impl Translator {
+    pub(super) fn new(translation: Translation) -> Self {
+        Self {
+            non_periodic: NonPeriodic::new(translation),
+            periodic: Periodic::default(),
+            stopped: false,
+        }
+    }
+
+    /// A start-split.
+    pub(super) fn start(&mut self, split: &StartSplit<'_>, bus: &mut SlowBus<'_>) -> StartAnswer {
+        if self.stopped {
+            return StartAnswer::Silence;
+        }
+        if is_periodic(&split.token) {
+            self.periodic.start(split, bus);
+            return StartAnswer::Silence;
+        }
+        self.non_periodic.start(split, bus)
+    }
+
+    /// A complete-split.
+    pub(super) fn complete(&mut self, split: &CompleteSplit, data: &mut Vec<u8>) -> CompleteAnswer {
+        if self.stopped {
+            return CompleteAnswer::Silence;
+        }
+        if is_periodic(&split.token) {
+            self.periodic.complete(split, data)
+        } else {
+            self.non_periodic.complete(split, data)
+        }
+    }
+
+    /// ClearTTBuffer (USB 2.0, 11.24.2.3): `wValue` names device, endpoint, type and direction.
+    pub(super) fn clear_buffer(&mut self, value: u16) {
+        self.non_periodic.clear(value);
+    }
+
+    /// ResetTT (USB 2.0, 11.24.2.9): everything in hand is dropped, and it works again.
+    pub(super) fn reset(&mut self) {
+        self.non_periodic.reset();
+        self.periodic = Periodic::default();
+        self.stopped = false;
+    }
+
+    /// StopTT (USB 2.0, 11.24.2.11): it stands still, to be looked at.
+    pub(super) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// GetTTState (USB 2.0, 11.24.2.8), of a stopped one. The format is the maker's: how many
+    /// non-periodic buffers are taken, then how many periodic transactions are in hand.
+    pub(super) fn state(&self) -> Option<[u8; 2]> {
+        let count = |len: usize| u8::try_from(len).unwrap_or(u8::MAX);
+        self.stopped.then(|| [count(self.non_periodic.len()), count(self.periodic.len())])
+    }
+}

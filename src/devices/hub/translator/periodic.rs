@@ -1,0 +1,176 @@
+//! Interrupt and isochronous: a pipeline of microframes (USB 2.0, 11.18 to 11.21).
+//!
+//! The transaction of a start-split in microframe n begins on the slow bus in n + 1, where a
+//! microframe has time for 188 bytes; what has passed in one microframe is there for a complete-split
+//! in the next.
+
+use std::collections::VecDeque;
+
+use super::exchange::{Answer, exchange, send};
+use crate::devices::hub::port::SlowBus;
+use crate::usb::{
+    CompleteAnswer, CompleteSplit, Pid, SplitPosition, SplitToken, StartSplit, TransferType,
+};
+
+/// Bytes that pass a full-speed bus in a microframe (USB 2.0, 11.18.1).
+const SLICE: usize = 188;
+/// Transactions in hand at a time (USB 2.0, 11.18.6.3).
+const MOST: usize = 16;
+/// Microframes after which a result that nobody collects is dropped (USB 2.0, 11.18.6.2), and a packet
+/// that is not continued.
+const PATIENCE: u64 = 4;
+/// Largest full-speed packet.
+const LARGEST: usize = 1023;
+/// A byte at low speed takes as long as these at full speed.
+const LOW_SPEED: usize = 8;
+
+/// What passes the slow bus in one microframe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slice {
+    microframe: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// An isochronous OUT packet that comes in pieces, the last one in this microframe.
+    Assembling { data: Vec<u8>, microframe: u64 },
+    /// A transaction whose result waits for complete-splits.
+    Result { answer: Answer, slices: VecDeque<Slice>, sent: usize },
+}
+
+#[derive(Debug)]
+struct Entry {
+    token: SplitToken,
+    work: Work,
+}
+
+/// The periodic pipeline.
+#[derive(Debug, Default)]
+pub(super) struct Periodic {
+    entries: Vec<Entry>,
+    /// The microframe in which the slow bus has room, and how much of it is taken.
+    bus: (u64, usize),
+}
+
+impl Periodic {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn start(&mut self, split: &StartSplit<'_>, bus: &mut SlowBus<'_>) {
+        self.age(split.microframe);
+        let token = split.token;
+        if token.transfer_type == TransferType::Isochronous && token.pid == Pid::Out {
+            return self.assemble(split, bus);
+        }
+        // Another start-split to the same endpoint: the host has given up the one before.
+        self.entries.retain(|entry| entry.token != token);
+        if self.entries.len() >= MOST {
+            return;
+        }
+        let answer = exchange(split, bus);
+        let mut bytes = answer.len().max(split.data.len());
+        if token.low_speed && token.transfer_type == TransferType::Interrupt {
+            bytes = bytes.saturating_mul(LOW_SPEED);
+        }
+        let slices = self.slices(split.microframe.saturating_add(1), bytes);
+        self.entries.push(Entry { token, work: Work::Result { answer, slices, sent: 0 } });
+    }
+
+    /// Isochronous OUT: the pieces of a packet come in consecutive microframes, and the device gets
+    /// the whole. There is no complete-split. A packet with a piece missing is dropped; on the wire the
+    /// device sees a bad CRC then (USB 2.0, 11.21.3).
+    fn assemble(&mut self, split: &StartSplit<'_>, bus: &mut SlowBus<'_>) {
+        let token = split.token;
+        let found = self.entries.iter().position(|entry| entry.token == token);
+        let begun = found.map(|at| self.entries.swap_remove(at).work);
+        let mut packet = match (split.position, begun) {
+            (SplitPosition::All | SplitPosition::Begin, _) => Vec::new(),
+            (_, Some(Work::Assembling { data, microframe }))
+                if microframe.saturating_add(1) == split.microframe =>
+            {
+                data
+            }
+            _ => return,
+        };
+        packet.extend(split.data);
+        if packet.len() > LARGEST {
+            return;
+        }
+        match split.position {
+            SplitPosition::All | SplitPosition::End => {
+                bus.reach(&token, |function| send(split, packet, function));
+            }
+            SplitPosition::Begin | SplitPosition::Middle if self.entries.len() < MOST => {
+                let work = Work::Assembling { data: packet, microframe: split.microframe };
+                self.entries.push(Entry { token, work });
+            }
+            _ => {}
+        }
+    }
+
+    /// When a transaction of so many bytes passes the slow bus, from microframe `first` on.
+    fn slices(&mut self, first: u64, bytes: usize) -> VecDeque<Slice> {
+        let (mut microframe, mut taken) = self.bus;
+        if microframe < first {
+            (microframe, taken) = (first, 0);
+        }
+        let (mut slices, mut left) = (VecDeque::new(), bytes);
+        loop {
+            let passed = left.min(SLICE.saturating_sub(taken));
+            taken = taken.saturating_add(passed);
+            left = left.saturating_sub(passed);
+            if passed != 0 || left == 0 {
+                slices.push_back(Slice { microframe, bytes: passed });
+            }
+            if left == 0 {
+                self.bus = (microframe, taken);
+                return slices;
+            }
+            (microframe, taken) = (microframe.saturating_add(1), 0);
+        }
+    }
+
+    /// Drops what waited too long.
+    fn age(&mut self, now: u64) {
+        self.entries.retain(|entry| {
+            let last = match &entry.work {
+                Work::Assembling { microframe, .. } => Some(*microframe),
+                Work::Result { slices, .. } => slices.front().map(|slice| slice.microframe),
+            };
+            last.is_some_and(|last| now <= last.saturating_add(PATIENCE))
+        });
+    }
+
+    pub(super) fn complete(&mut self, split: &CompleteSplit, data: &mut Vec<u8>) -> CompleteAnswer {
+        self.age(split.microframe);
+        let found = self.entries.iter().position(|entry| entry.token == split.token);
+        let entry = found.and_then(|at| Some((at, self.entries.get_mut(at)?)));
+        let Some((at, Entry { work: Work::Result { answer, slices, sent }, .. })) = entry else {
+            // Nothing is known of it (USB 2.0, 11.20.2).
+            return CompleteAnswer::Nyet;
+        };
+        let Some(slice) = slices.front().copied().filter(|s| s.microframe < split.microframe)
+        else {
+            return CompleteAnswer::Nyet;
+        };
+        slices.pop_front();
+        let last = slices.is_empty();
+        if let Answer::Data(bytes) = answer {
+            let rest = bytes.get(*sent..).unwrap_or_default();
+            let count = if last { rest.len() } else { slice.bytes.min(rest.len()) };
+            data.extend(rest.get(..count).unwrap_or_default());
+            *sent = sent.saturating_add(count);
+        }
+        if last {
+            let answer = answer.handshake(CompleteAnswer::Err);
+            self.entries.swap_remove(at);
+            return answer;
+        }
+        match answer {
+            Answer::Data(_) => CompleteAnswer::Data { last: false },
+            _ => CompleteAnswer::Nyet,
+        }
+    }
+}

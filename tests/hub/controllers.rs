@@ -1,0 +1,101 @@
+//! Devices behind hubs through the controllers.
+
+use vm_usb::devices::hub::HubOptions;
+use vm_usb::ehci::Ehci;
+use vm_usb::ohci::Ohci;
+use vm_usb::topology::{Host, Port};
+use vm_usb::usb::{EndpointAddress, Speed};
+
+use crate::driver::ehci::EhciDriver;
+use crate::driver::enumerate::{Enumerated, enumerate};
+use crate::driver::host::{HostDriver, Pipe, TransferError};
+use crate::driver::hub::{HubDriver, feature};
+use crate::driver::machine::Machine;
+use crate::driver::ohci::OhciDriver;
+use crate::driver::scripted::{Answer, Controls, Seen};
+use crate::rig::{HUB, hub, plug};
+
+const IN1: EndpointAddress = EndpointAddress::r#in(1);
+const OUT1: EndpointAddress = EndpointAddress::out(1);
+const IN3: EndpointAddress = EndpointAddress::r#in(3);
+
+fn pipe(found: &Enumerated, endpoint: EndpointAddress) -> Pipe {
+    let endpoints = &found.interfaces[0].endpoints;
+    let endpoint = endpoints.iter().find(|e| e.address == endpoint).unwrap();
+    // The interval of a bulk endpoint is no interval.
+    let interval = if endpoint.attributes == 2 { 0 } else { endpoint.interval };
+    Pipe { interval, ..found.pipe(endpoint) }
+}
+
+/// Two devices of this speed behind a hub: both work, and neither is in the other's way.
+fn story(host: &mut dyn HostDriver, ports: &[Port], speed: Speed) {
+    assert!(host.connected(0));
+    let found = enumerate(host, 0, HUB).unwrap();
+    let hub = HubDriver::start(host, &found).unwrap();
+    assert_eq!(hub.wait(host, 600), Err(TransferError::TimedOut));
+    let devices: Vec<(Controls, Enumerated)> = [3, 4]
+        .into_iter()
+        .map(|port| {
+            let controls = plug(&ports[usize::from(port) - 1], speed);
+            let told = hub.wait(host, 600).unwrap();
+            assert_eq!(told, [1 << port], "the hub tells of port {port}");
+            let found = hub.enumerate(host, port, port as u8).unwrap();
+            assert_eq!(found.device.speed, speed);
+            (controls, found)
+        })
+        .collect();
+
+    let data: Vec<u8> = (0..=255).cycle().take(3000).collect();
+    for (controls, found) in &devices {
+        host.send(&pipe(found, OUT1), &data).unwrap();
+        assert_eq!(controls.take_received(OUT1), data);
+        controls.answer(IN1, [Answer::Data(data.clone())]);
+        assert_eq!(host.receive(&pipe(found, IN1), 4096).unwrap(), data);
+    }
+
+    // One device parks its endpoint; the same endpoint of the other is asked all the same.
+    let [(first, one), (second, two)] = &devices[..] else { panic!("there are two") };
+    first.answer(IN3, [Answer::Park, Answer::Data(vec![1])]);
+    assert_eq!(host.poll(&pipe(one, IN3), 8, 20), Err(TransferError::TimedOut));
+    second.answer(IN3, [Answer::Data(vec![2])]);
+    assert_eq!(host.poll(&pipe(two, IN3), 8, 20).unwrap(), [2]);
+    first.announce(IN3);
+    assert_eq!(host.poll(&pipe(one, IN3), 8, 20).unwrap(), [1]);
+
+    // A transfer that the driver gives up is cancelled at the device behind the hub.
+    first.take_seen();
+    first.answer(IN1, [Answer::Pending]);
+    assert_eq!(host.receive(&pipe(one, IN1), 64), Err(TransferError::TimedOut));
+    let seen = first.take_seen();
+    assert_eq!(seen.last(), Some(&Seen::Cancel(IN1)), "{seen:?}");
+
+    // A device that is pulled does not answer any more.
+    ports[2].detach().unwrap();
+    assert_eq!(hub.wait(host, 600).unwrap(), [1 << 3]);
+    hub.clear(host, 3, feature::C_CONNECTION).unwrap();
+    assert_eq!(host.receive(&pipe(one, IN1), 64), Err(TransferError::NoAnswer));
+    second.answer(IN1, [Answer::Data(vec![8; 9])]);
+    assert_eq!(host.receive(&pipe(two, IN1), 64).unwrap(), [8; 9]);
+}
+
+#[test]
+fn full_and_low_speed_devices_behind_a_full_speed_hub_work_on_ohci() {
+    for speed in [Speed::Full, Speed::Low] {
+        let (hub, ports) = hub(HubOptions { speed: Speed::Full, ..HubOptions::default() });
+        let root = Port::classic();
+        root.attach(Box::new(hub)).unwrap();
+        let mut driver = OhciDriver::new(Ohci::new(vec![root.link(Host::Classic)]));
+        story(&mut driver, &ports, speed);
+    }
+}
+
+#[test]
+fn high_speed_devices_behind_a_high_speed_hub_work_on_ehci() {
+    let (hub, ports) = hub(HubOptions::default());
+    let root = Port::high_speed_only();
+    root.attach(Box::new(hub)).unwrap();
+    let ehci = Ehci::new(vec![root.link(Host::High)]);
+    let mut driver = EhciDriver::new(Machine::new(ehci));
+    driver.sleep_millis(1);
+    story(&mut driver, &ports, Speed::High);
+}

@@ -1,0 +1,11 @@
+//! Hubs: as devices, with devices behind them, and behind each controller.
+
+#[path = "../driver/mod.rs"]
+mod driver;
+
+mod controllers;
+mod ports;
+#[allow(unreachable_pub, reason = "shared by the modules of this test")]
+mod rig;
+mod translator;
+mod tree;
