@@ -166,3 +166,52 @@ fn a_read_only_image_says_so() {
     assert!(disk.read_only());
     assert!(!disk.can_discard());
 }
+
+/// A block device that shows a file; it goes away with the value.
+struct Loop(String);
+
+impl Loop {
+    fn new(path: &Path, sector: u32) -> Self {
+        let output = std::process::Command::new("losetup")
+            .args(["--show", "--find", "--sector-size", &sector.to_string()])
+            .arg(path)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let detached = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
+        assert!(detached.unwrap().success());
+    }
+}
+
+#[test]
+#[ignore = "needs root: it sets up loop devices"]
+fn a_block_device_has_its_own_sectors_and_may_be_discarded() {
+    for (sector, block_size) in [(512, BlockSize::B512), (4096, BlockSize::B4096)] {
+        let (_dir, path) = image(1 << 20);
+        let device = Loop::new(&path, sector);
+        let mut expected = fs::read(&path).unwrap();
+        let mut disk = RawImage::open(&device.0, Access::ReadWrite).unwrap();
+        assert_eq!(disk.block_size(), block_size);
+        assert_eq!(disk.blocks(), (1 << 20) / u64::from(sector));
+        assert!(refusal(Path::new(&device.0), Access::ReadWrite).contains("in use"));
+
+        // A transfer ends where the controller's does, not where a sector does.
+        let mut buffer = Scattered::new(&[9; 3000], 1000);
+        disk.write(8192 + 100, &mut buffer, 0..3000).unwrap();
+        expected[8292..11292].fill(9);
+        disk.discard(65536, 32768).unwrap();
+        expected[65536..98304].fill(0);
+        disk.flush().unwrap();
+        let mut buffer = Scattered::new(&vec![0; 1 << 20], 4096);
+        disk.read(0, &mut buffer, 0..1 << 20).unwrap();
+        assert!(buffer.bytes() == expected);
+        drop(disk);
+        assert!(fs::read(&path).unwrap() == expected, "and it is in the file");
+    }
+}
