@@ -5,7 +5,7 @@
 //! reports is what Linux made of the controllers. With `lab.shell` on the kernel's command line it gives the person
 //! at the console a shell instead.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod direct;
 mod disks;
@@ -13,10 +13,13 @@ mod filesystem;
 mod input;
 mod inventory;
 mod measure;
+mod printer;
 mod reload;
 mod serve;
 mod start;
 mod sysfs;
+mod usbfs;
+mod usbtest;
 mod wait;
 
 fn main() {

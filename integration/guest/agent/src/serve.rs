@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use guest_protocol::{Answer, Hello, Reply, Request, parse, send};
 
 use crate::input::InputDevices;
-use crate::{disks, filesystem, inventory, measure, reload};
+use crate::{disks, filesystem, inventory, measure, printer, reload, usbtest};
 
 /// Serves until the host asks for the end or hangs up.
 pub(crate) fn serve(channel: File) -> Result<()> {
@@ -49,6 +49,18 @@ fn carry_out(request: Request, input: &mut InputDevices) -> Result<Reply> {
         Request::Reload { times } => reload::cycle(times).map(Reply::Reloaded),
         Request::Unbind { controller } => reload::unbind(&controller).map(|()| Reply::Done),
         Request::Bind { controller } => reload::bind(&controller).map(|()| Reply::Done),
+        Request::PollPrinter { controller, rounds } => {
+            printer::poll(&controller, rounds).map(Reply::Latencies)
+        }
+        Request::Print { controller, page } => {
+            printer::page(&controller, page).map(Reply::Latencies)
+        }
+        Request::SelectUsbTest { controller, alternate, pattern } => {
+            usbtest::select(&controller, alternate, pattern).map(|()| Reply::Done)
+        }
+        Request::UsbTest { controller, test } => {
+            usbtest::run(&controller, test).map(Reply::UsbTest)
+        }
         Request::PowerOff => Ok(Reply::Done),
     }
 }

@@ -4,10 +4,12 @@
 //! one [`Request`] at a time and the agent answers each with one [`Answer`]. The kernel's log has the first serial
 //! port for itself, so neither side has to tell the two apart.
 
+mod gadgets;
 mod pattern;
 mod report;
 mod request;
 
+pub use gadgets::{Page, TestPattern, UsbTest, UsbTestOutcome};
 pub use pattern::{Block, Pattern, WritePlan};
 pub use report::{
     Controller, Disk, InputEvent, InterruptMode, Inventory, Latencies, Reloaded, Throughput,

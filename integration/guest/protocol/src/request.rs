@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    InputEvent, Inventory, Latencies, PciAddress, Reloaded, Throughput, Traffic, WritePlan,
+    InputEvent, Inventory, Latencies, Page, PciAddress, Reloaded, TestPattern, Throughput, Traffic,
+    UsbTest, UsbTestOutcome, WritePlan,
 };
 
 /// The agent's first line: it runs, and the guest's modules are loaded.
@@ -82,6 +83,36 @@ pub enum Request {
         /// Which one.
         controller: PciAddress,
     },
+    /// Ask the printer behind a controller for its status this often: a question and its answer of 6 bytes each.
+    PollPrinter {
+        /// Which one.
+        controller: PciAddress,
+        /// How often.
+        rounds: usize,
+    },
+    /// Print a page on the printer behind a controller.
+    Print {
+        /// Which one.
+        controller: PciAddress,
+        /// What to print.
+        page: Page,
+    },
+    /// Bind the `usbtest` driver to the source and sink behind a controller.
+    SelectUsbTest {
+        /// Which one.
+        controller: PciAddress,
+        /// The alternate setting whose endpoints are to be used.
+        alternate: u8,
+        /// What its data is to be.
+        pattern: TestPattern,
+    },
+    /// Run a case of `usbtest` on the source and sink behind a controller.
+    UsbTest {
+        /// Which one.
+        controller: PciAddress,
+        /// The case.
+        test: UsbTest,
+    },
     /// End the guest.
     PowerOff,
 }
@@ -100,7 +131,7 @@ pub enum Reply {
     Sha256(String),
     /// To [`Request::Write`] and [`Request::SequentialRead`].
     Throughput(Throughput),
-    /// To [`Request::RandomRead`].
+    /// To [`Request::RandomRead`], to [`Request::PollPrinter`] by rounds, to [`Request::Print`] by chunks.
     Latencies(Latencies),
     /// To [`Request::Filesystem`].
     Traffic(Traffic),
@@ -108,4 +139,6 @@ pub enum Reply {
     Input(Vec<InputEvent>),
     /// To [`Request::Reload`].
     Reloaded(Reloaded),
+    /// To [`Request::UsbTest`].
+    UsbTest(UsbTestOutcome),
 }
