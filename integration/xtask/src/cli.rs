@@ -6,10 +6,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::guest::{Interrupts, Maker, Pacing};
+use guest_protocol::TestPattern;
+
+use crate::guest::{Interrupts, Kind, Maker, Pacing};
 use crate::lab_run::{Bench, Options};
 use crate::setup::{Kernel, Lab};
-use crate::{acceptance, bench, boot, test};
+use crate::tally::Tally;
+use crate::usbtest::Selection;
+use crate::{acceptance, bench, boot, printer, test, usbtest};
 
 /// The lab: stock Linux guests on this project's USB controllers.
 #[derive(Parser)]
@@ -26,6 +30,24 @@ enum Controllers {
     Ours,
     /// QEMU's own, to compare with.
     Qemu,
+}
+
+/// A kind of controller.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ControllerKind {
+    /// Full speed.
+    Ohci,
+    /// High speed.
+    Ehci,
+}
+
+/// What test data is.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Pattern {
+    /// Zeroes.
+    Zero,
+    /// Each packet counts from 0 to 62 again and again.
+    Mod63,
 }
 
 /// How a guest is to be.
@@ -91,6 +113,31 @@ enum Task {
         #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/performance.md")]
         write: Option<PathBuf>,
     },
+    /// Poll a printer on our OHCI for its status and print pages on it.
+    Printer {
+        #[command(flatten)]
+        guest: GuestArguments,
+        /// How often its status is asked for.
+        #[arg(long, default_value_t = 10_000)]
+        rounds: usize,
+    },
+    /// Run the kernel's own test of host controllers on one of ours.
+    Usbtest {
+        #[command(flatten)]
+        guest: GuestArguments,
+        /// Which kind of controller.
+        #[arg(long, value_enum, default_value = "ohci")]
+        controller: ControllerKind,
+        /// How often; a tenth of it for slow cases.
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        iterations: u32,
+        /// What the data is.
+        #[arg(long, value_enum, default_value = "zero")]
+        pattern: Pattern,
+        /// Only these cases, for example `--case 11 --case 24`.
+        #[arg(long = "case", value_name = "NUMBER")]
+        cases: Vec<u32>,
+    },
     /// Fetch QEMU, kernels and the guest's userland into the cache, and nothing more.
     Setup {
         /// Which kernels; all when none is named.
@@ -129,6 +176,16 @@ fn carry_out(task: Task) -> Result<ExitCode> {
             bench::run(guest.options(), repeats, write.as_deref())?;
             Ok(ExitCode::SUCCESS)
         }
+        Task::Printer { guest, rounds } => Ok(verdict(printer::run(guest.options(), rounds)?)),
+        Task::Usbtest { guest, controller, iterations, pattern, cases } => {
+            let selection = Selection {
+                kind: controller.kind(),
+                iterations,
+                pattern: pattern.pattern(),
+                only: cases,
+            };
+            Ok(verdict(usbtest::run(guest.options(), &selection)?))
+        }
         Task::Setup { kernel } => {
             let kernels = if kernel.is_empty() {
                 vec![Kernel::Bookworm, Kernel::Trixie, Kernel::Backports]
@@ -141,6 +198,30 @@ fn carry_out(task: Task) -> Result<ExitCode> {
                 println!("kernel {} ({})", lab.kernel(kernel)?.release, kernel.name());
             }
             Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Says the counts; a failure fails the program.
+fn verdict(tally: Tally) -> ExitCode {
+    println!("\n{tally}");
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl ControllerKind {
+    fn kind(self) -> Kind {
+        match self {
+            Self::Ohci => Kind::Ohci,
+            Self::Ehci => Kind::Ehci,
+        }
+    }
+}
+
+impl Pattern {
+    fn pattern(self) -> TestPattern {
+        match self {
+            Self::Zero => TestPattern::Zero,
+            Self::Mod63 => TestPattern::Mod63,
         }
     }
 }

@@ -13,11 +13,13 @@ mod guest;
 mod images;
 mod initramfs;
 mod lab_run;
+mod printer;
 mod progress;
 mod setup;
 mod shell;
 mod tally;
 mod test;
+mod usbtest;
 mod workspace;
 
 fn main() -> std::process::ExitCode {

@@ -155,6 +155,9 @@ fn qemus(controller: &Controller, command: &mut Command) {
             Attachment::Tablet => {
                 command.args(["-device", &format!("usb-tablet,bus={id}.0,id={name}")]);
             }
+            Attachment::Printer(_) | Attachment::Loopback(_) => {
+                unreachable!("QEMU has no such device: rigs with one have controllers of ours");
+            }
         }
     }
 }

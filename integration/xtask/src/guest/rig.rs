@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use guest_protocol::PciAddress;
+use guest_protocol::{PciAddress, TestPattern};
 
 /// The two kinds of controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,10 @@ pub(crate) enum Attachment {
     Disk(PathBuf),
     Keyboard,
     Tablet,
+    /// What it prints goes to this file. Ours only: QEMU has none.
+    Printer(PathBuf),
+    /// The source and sink that the kernel's `usbtest` wants. Ours only: QEMU has none.
+    Loopback(TestPattern),
 }
 
 /// A controller with its devices.
@@ -98,6 +102,8 @@ impl Controller {
             Attachment::Disk(_) => "disk",
             Attachment::Keyboard => "keyboard",
             Attachment::Tablet => "tablet",
+            Attachment::Printer(_) => "printer",
+            Attachment::Loopback(_) => "loopback",
         };
         format!("{}-{kind}", self.id)
     }
@@ -124,6 +130,17 @@ impl Rig {
         Self { controllers: vec![ehci, ohci] }
     }
 
+    /// One controller of ours with one device.
+    pub(crate) fn single(kind: Kind, device: Attachment) -> Self {
+        let id = match kind {
+            Kind::Ehci => "e0",
+            Kind::Ohci => "o0",
+        };
+        let controller =
+            Controller { id, kind, maker: Maker::Ours, slot: 4, devices: vec![device] };
+        Self { controllers: vec![controller] }
+    }
+
     pub(crate) fn of(&self, maker: Maker) -> impl Iterator<Item = &Controller> {
         self.controllers.iter().filter(move |controller| controller.maker == maker)
     }
@@ -139,7 +156,7 @@ impl Rig {
 
     pub(crate) fn input_devices_of(&self, maker: Maker) -> usize {
         let devices = self.of(maker).flat_map(|controller| &controller.devices);
-        devices.filter(|device| !matches!(device, Attachment::Disk(_))).count()
+        devices.filter(|device| matches!(device, Attachment::Keyboard | Attachment::Tablet)).count()
     }
 
     /// The controller and name of the first device that `is_wanted`.

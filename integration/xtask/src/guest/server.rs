@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::machine::socket;
+use guest_protocol::TestPattern;
+
 use super::rig::{Attachment, Controller, Maker, Rig};
 use crate::{progress, shell, workspace};
 
@@ -190,6 +192,9 @@ fn device_option(controller: &Controller, device: &Attachment) -> String {
         Attachment::Disk(image) => ("storage", format!(",file={}", image.display())),
         Attachment::Keyboard => ("keyboard", String::new()),
         Attachment::Tablet => ("tablet", String::new()),
+        Attachment::Printer(file) => ("printer", format!(",file={}", file.display())),
+        Attachment::Loopback(TestPattern::Zero) => ("loopback", ",pattern=zero".to_owned()),
+        Attachment::Loopback(TestPattern::Mod63) => ("loopback", ",pattern=mod63".to_owned()),
     };
     format!("{kind},bus={},id={}{rest}", controller.id, controller.device_id(device))
 }
