@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use vm_usb::devices::hid::{Keyboard, Tablet};
+use vm_usb::devices::loopback::Loopback;
 use vm_usb::devices::printer::{Discard, Printer};
 use vm_usb::devices::storage::{Serial, Storage};
 use vm_usb::ehci::Ehci;
@@ -268,6 +269,7 @@ fn device_of_kind(
                 .map_err(|error| AssemblyError::Printout(name.to_owned(), file.clone(), error))?;
             Box::new(Printer::new(file))
         }
+        DeviceKind::Loopback(pattern) => Box::new(Loopback::new(*pattern)),
         DeviceKind::Keyboard => {
             let keyboard = Keyboard::new(speed);
             inputs.add(name.to_owned(), InputDevice::Keyboard(keyboard.handle()));

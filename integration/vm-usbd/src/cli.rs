@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use clap::{Parser, ValueEnum};
 
+use vm_usb::devices::loopback::Pattern;
+
 use crate::options::{OptionError, Options};
 
 /// Serves USB host controllers with devices to virtual machines, over vfio-user.
@@ -16,7 +18,8 @@ pub struct Arguments {
     pub controllers: Vec<ControllerOptions>,
 
     /// A device: storage,bus=CONTROLLER-ID,file=PATH[,readonly=on], (keyboard|tablet),bus=CONTROLLER-ID,
-    /// or printer,bus=CONTROLLER-ID[,file=PATH]; and for each [,port=N][,id=ID]
+    /// printer,bus=CONTROLLER-ID[,file=PATH], or loopback,bus=CONTROLLER-ID[,pattern=zero|mod63|any];
+    /// and for each [,port=N][,id=ID]
     #[arg(long = "device", value_name = "OPTIONS")]
     pub devices: Vec<DeviceOptions>,
 
@@ -131,6 +134,8 @@ pub enum DeviceKind {
         /// What takes the print data; without one it is thrown away.
         file: Option<PathBuf>,
     },
+    /// A source and sink of test data.
+    Loopback(Pattern),
 }
 
 impl DeviceKind {
@@ -141,6 +146,7 @@ impl DeviceKind {
             Self::Keyboard => "keyboard",
             Self::Tablet => "tablet",
             Self::Printer { .. } => "printer",
+            Self::Loopback(_) => "loopback",
         }
     }
 }
@@ -176,15 +182,32 @@ impl FromStr for DeviceOptions {
             "keyboard" => DeviceKind::Keyboard,
             "tablet" => DeviceKind::Tablet,
             "printer" => DeviceKind::Printer { file: options.take("file").map(PathBuf::from) },
+            "loopback" => DeviceKind::Loopback(pattern(&mut options)?),
             other => {
                 return Err(OptionError::Kind {
                     found: other.to_owned(),
-                    known: "storage, keyboard, tablet, printer",
+                    known: "storage, keyboard, tablet, printer, loopback",
                 });
             }
         };
         options.finish()?;
         Ok(Self { kind, bus: bus.ok_or(OptionError::Missing("bus"))?, port, id })
+    }
+}
+
+/// What a source sends and a sink accepts; zeros if not said.
+fn pattern(options: &mut Options) -> Result<Pattern, OptionError> {
+    let Some(value) = options.take("pattern") else {
+        return Ok(Pattern::Zeros);
+    };
+    match &*value {
+        "zero" => Ok(Pattern::Zeros),
+        "mod63" => Ok(Pattern::Mod63),
+        "any" => Ok(Pattern::Unchecked),
+        _ => {
+            let expected = "say zero, mod63 or any";
+            Err(OptionError::Value { key: "pattern", value, expected })
+        }
     }
 }
 
@@ -264,13 +287,16 @@ mod tests {
         let device = |text: &str| text.parse::<DeviceOptions>().unwrap_err().to_string();
         assert_eq!(
             device("mouse,bus=o0"),
-            "\"mouse\" is not one of storage, keyboard, tablet, printer"
+            "\"mouse\" is not one of storage, keyboard, tablet, printer, loopback"
         );
         assert_eq!(device("keyboard"), "bus= is missing");
         assert_eq!(device("storage,bus=e0"), "file= is missing");
         assert_eq!(device("storage,bus=e0,file=f,readonly=yes"), "readonly=yes: say on or off");
         let printer = "printer,bus=o0,file=out.prn".parse::<DeviceOptions>().unwrap();
         assert_eq!(printer.kind, DeviceKind::Printer { file: Some("out.prn".into()) });
+        let loopback = "loopback,bus=o0,pattern=mod63".parse::<DeviceOptions>().unwrap();
+        assert_eq!(loopback.kind, DeviceKind::Loopback(Pattern::Mod63));
+        assert_eq!(device("loopback,bus=o0,pattern=1"), "pattern=1: say zero, mod63 or any");
         assert_eq!(
             device("keyboard,bus=e0,file=f"),
             "unknown option \"file\"; there are bus, port, id"

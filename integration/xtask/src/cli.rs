@@ -128,7 +128,7 @@ enum Task {
         /// Which kind of controller.
         #[arg(long, value_enum, default_value = "ohci")]
         controller: ControllerKind,
-        /// How often; a tenth of it for slow cases.
+        /// How often; a tenth of it, or a fiftieth, for slow cases.
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         iterations: u32,
         /// What the data is.
