@@ -6,7 +6,7 @@ use vm_memory::GuestMemory;
 use super::async_schedule::AsyncSchedule;
 use super::clock::{FrameClock, Microframe};
 use super::interrupts::Interrupts;
-use super::periodic_schedule::{Next, PeriodicSchedule};
+use super::periodic_schedule::{Budget, Next, PeriodicSchedule};
 use super::polling::Polling;
 use super::ports::{PortEvents, RootPort};
 use super::queue_head::Engine;
@@ -257,6 +257,7 @@ impl Ehci {
         }
         self.next_microframe = now.saturating_add(1);
         let mut worked = false;
+        let mut budget = Budget::turn();
         // Frame by frame: PSE counts at frame boundaries (EHCI 4.6).
         while at <= now {
             if at.is_multiple_of(MICROFRAMES) {
@@ -268,7 +269,8 @@ impl Ehci {
                 && let Some(dma) = context.dma()
             {
                 let periodic = self.periodic;
-                worked |= periodic.run(&mut self.engine(dma, context.now), at, to)?;
+                let mut engine = self.engine(dma, context.now);
+                worked |= periodic.run(&mut engine, at, to, &mut budget)?;
             }
             at = to.saturating_add(1);
         }

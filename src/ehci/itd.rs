@@ -55,7 +55,8 @@ impl Endpoint {
     }
 }
 
-/// Carries out the slot of one microframe, if it is active (EHCI 4.7.1).
+/// Carries out the slot of one microframe, if it is active (EHCI 4.7.1); returns how many bytes it had
+/// on the bus.
 ///
 /// # Errors
 /// If the iTD or its buffer is not in guest RAM.
@@ -63,11 +64,11 @@ pub(super) fn execute<M: GuestMemory + ?Sized>(
     engine: &mut Engine<'_, M>,
     address: u32,
     slot: u32,
-) -> Result<(), DmaError> {
+) -> Result<u32, DmaError> {
     let at = itd::TRANSACTIONS.wrapping_add(slot.wrapping_mul(4));
     let mut transaction = Transaction::from(engine.memory.load(address, at)?);
     if !transaction.active() {
-        return Ok(());
+        return Ok(0);
     }
     let buffers: [u32; PAGES] = engine.memory.load_array(address, itd::BUFFERS)?;
     let high: [u32; PAGES] = engine.memory.load_wide(address, itd::BUFFERS_HIGH)?;
@@ -105,7 +106,7 @@ pub(super) fn execute<M: GuestMemory + ?Sized>(
         events |= usbsts::USBERRINT;
     }
     engine.interrupts.post(events);
-    Ok(())
+    Ok(asked)
 }
 
 /// Notes what an IN slot received; returns whether it failed. There is no second try, and having

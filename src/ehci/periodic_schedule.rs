@@ -4,7 +4,7 @@ use vm_memory::GuestMemory;
 
 use super::clock::Microframe;
 use super::itd;
-use super::queue_head::{Engine, QueueHead};
+use super::queue_head::{Engine, QueueHead, Visit};
 use super::spec::{Capabilities, Element, Link, MICROFRAMES, qh};
 use super::waiting::Schedule;
 use crate::dma::DmaError;
@@ -12,6 +12,11 @@ use crate::dma::DmaError;
 /// Elements visited in one microframe. A guest can link its list into a ring or hang thousands of
 /// elements in one frame; the rest misses its turn as on a bus that is full.
 const ELEMENTS: u32 = 1024;
+/// Elements visited in one turn of the controller, however many microframes it has to catch up: some
+/// full ones, or many with what real drivers link; about a millisecond of work.
+const TURN_ELEMENTS: u32 = 8192;
+/// Bytes that fit in a microframe of 125 us at 480 Mbit/s. What does not fit misses its turn.
+const MICROFRAME_BYTES: u32 = 7500;
 /// Elements looked at in one look ahead: a frame list of 1024 entries with a few shared queue heads.
 /// A longer list is looked at piece by piece.
 const LOOK_AHEAD: u32 = 4096;
@@ -41,8 +46,21 @@ pub(super) enum Next {
     Never,
 }
 
+/// What one turn of the controller may do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    elements: u32,
+}
+
+impl Budget {
+    pub(super) fn turn() -> Self {
+        Self { elements: TURN_ELEMENTS }
+    }
+}
+
 impl PeriodicSchedule {
-    /// Carries out the microframes `from` to `to`; returns whether there was anything to do.
+    /// Carries out the microframes `from` to `to`; returns whether there was anything to do. If the
+    /// budget is used up, the rest of the microframes is missed.
     ///
     /// # Errors
     /// If a structure or a buffer is not in guest RAM.
@@ -51,14 +69,18 @@ impl PeriodicSchedule {
         engine: &mut Engine<'_, M>,
         from: Microframe,
         to: Microframe,
+        budget: &mut Budget,
     ) -> Result<bool, DmaError> {
         let mut at = from;
         let mut any = false;
         // Every round moves `at` on by a microframe at least.
-        while at <= to {
-            let mut budget = ELEMENTS;
+        while at <= to && budget.elements != 0 {
             let entry = self.entry(engine, at)?;
-            let busy = self.busy(engine, entry, at, &mut budget)?;
+            let looked_at = ELEMENTS.min(budget.elements);
+            let mut left = looked_at;
+            let busy = self.busy(engine, entry, at, &mut left)?;
+            let looked_at = looked_at.saturating_sub(left).max(1);
+            budget.elements = budget.elements.saturating_sub(looked_at);
             let ahead = busy.wrapping_shr(slot(at));
             let frame_end = at | (MICROFRAMES - 1);
             if ahead == 0 {
@@ -69,7 +91,7 @@ impl PeriodicSchedule {
             if at > to {
                 break;
             }
-            self.microframe(engine, entry, at)?;
+            self.microframe(engine, entry, at, budget)?;
             any = true;
             at = at.saturating_add(1);
         }
@@ -167,12 +189,16 @@ impl PeriodicSchedule {
         engine: &mut Engine<'_, M>,
         entry: Link,
         at: Microframe,
+        budget: &mut Budget,
     ) -> Result<(), DmaError> {
         let mut link = entry;
+        let mut bytes = 0u32;
+        engine.microframe = at;
         for _ in 0..ELEMENTS {
-            if link.terminates() {
+            if link.terminates() || bytes >= MICROFRAME_BYTES || budget.elements == 0 {
                 break;
             }
+            budget.elements = budget.elements.saturating_sub(1);
             let address = link.address();
             match link.element() {
                 Element::QueueHead => {
@@ -183,11 +209,16 @@ impl PeriodicSchedule {
                         continue;
                     }
                     let head = QueueHead::load(&engine.memory, address)?;
-                    head.visit(engine, SCHEDULE, Some(capabilities.mult().max(1)), at)?;
+                    let packets = Some(capabilities.mult().max(1));
+                    if let Visit::Executed { bytes: moved, .. } =
+                        head.visit(engine, SCHEDULE, packets, at)?
+                    {
+                        bytes = bytes.saturating_add(moved);
+                    }
                     link = head.link;
                 }
                 Element::IsochronousTd => {
-                    itd::execute(engine, address, slot(at))?;
+                    bytes = bytes.saturating_add(itd::execute(engine, address, slot(at))?);
                     link = Link(engine.memory.load(address, 0)?);
                 }
                 Element::SplitIsochronousTd | Element::SpanNode => {

@@ -199,7 +199,7 @@ impl QueueHead {
         if let Some(pid) = self.well_formed(&mut overlay) {
             done = self.transact(engine, pid, &mut overlay, limit)?;
             self.apply(schedule, pid, &mut overlay, &mut done);
-            if let Some(until) = done.until(engine)
+            if let Some(until) = done.until(schedule, engine)
                 && overlay.token.active()
             {
                 let wait = Wait {
@@ -413,10 +413,12 @@ impl Default for Done {
 }
 
 impl Done {
-    fn until<M: ?Sized>(&self, engine: &Engine<'_, M>) -> Option<Until> {
+    fn until<M: ?Sized>(&self, schedule: Schedule, engine: &Engine<'_, M>) -> Option<Until> {
         match self.again {
             Again::No => None,
             Again::WhenReady => Some(Until::Ready),
+            // The S-mask says when an interrupt endpoint is asked again.
+            _ if schedule == Schedule::Periodic => None,
             Again::NextTurn => Some(Until::Turn(engine.turn)),
             Again::NextMicroframe => Some(Until::Microframe(engine.microframe.saturating_add(1))),
         }

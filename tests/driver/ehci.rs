@@ -179,7 +179,7 @@ impl Td {
     pub fn pages(&self) -> [u32; 5] {
         std::array::from_fn(|n| match n {
             0 => self.buffer,
-            n => (self.buffer & !0xfff) + 0x1000 * n as u32,
+            n => (self.buffer & !0xfff).wrapping_add(0x1000 * n as u32),
         })
     }
 }

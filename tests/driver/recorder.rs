@@ -30,6 +30,17 @@ pub struct Recorder<'a> {
     log: Mutex<Vec<Access>>,
 }
 
+impl<'a> Recorder<'a> {
+    pub fn new(memory: &'a GuestMemoryMmap) -> Self {
+        Self { memory, log: Mutex::default() }
+    }
+
+    /// The accesses so far.
+    pub fn into_log(self) -> Vec<Access> {
+        self.log.into_inner().unwrap()
+    }
+}
+
 impl GuestMemory for Recorder<'_> {
     type PhysicalMemory = GuestMemoryMmap;
     type Bitmap = <GuestMemoryMmap as GuestMemory>::Bitmap;
@@ -58,7 +69,7 @@ where
     /// what it accessed.
     pub fn record(&mut self, micros: u64) -> Vec<Access> {
         let end = self.now.after_micros(micros);
-        let recorder = Recorder { memory: &self.memory, log: Mutex::default() };
+        let recorder = Recorder::new(&self.memory);
         loop {
             self.controller.run(&Context::new(&recorder, self.now));
             if self.now >= end {
@@ -68,6 +79,6 @@ where
             let next = deadline.unwrap_or(end).max(self.now.after_nanos(100));
             self.now = next.min(end);
         }
-        recorder.log.into_inner().unwrap()
+        recorder.into_log()
     }
 }

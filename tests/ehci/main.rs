@@ -15,6 +15,7 @@ mod capabilities;
 mod companion;
 mod doorbell;
 mod errors;
+mod hostile;
 mod interrupts;
 mod isochronous;
 mod periodic;
