@@ -13,6 +13,7 @@ mod addressing;
 mod asynchronous;
 mod capabilities;
 mod companion;
+mod conformance;
 mod doorbell;
 mod errors;
 mod hostile;

@@ -1,0 +1,97 @@
+//! `docs/ehci.md` states the rules; this holds the tests against it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+
+const BEGIN: &str = "<!-- conformance -->\n";
+const END: &str = "<!-- end of conformance -->";
+const NOT_DONE: &str = "\n## Not done\n";
+
+fn path(relative: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(relative)
+}
+
+/// The ids of the rules, in the chapter's order.
+fn rules(chapter: &str) -> Vec<String> {
+    let starts = chapter.lines().filter_map(|line| line.strip_prefix("- **EHCI-"));
+    starts.map(|line| format!("EHCI-{}", line.split_once("**").unwrap().0)).collect()
+}
+
+/// The rules that the chapter says are not done: first column of the table of that section, single
+/// ones or "A-1 to A-9".
+fn not_done(chapter: &str) -> BTreeSet<String> {
+    let (_, section) = chapter.split_once(NOT_DONE).expect("the chapter says what is not done");
+    let (section, _) = section.split_once("\n## ").unwrap_or((section, ""));
+    let cells = section.lines().filter_map(|line| line.strip_prefix("| EHCI-"));
+    let ranges = cells.flat_map(|line| line.split_once(" |").unwrap().0.split(", "));
+    let mut ids = BTreeSet::new();
+    for range in ranges {
+        let range = range.trim_start_matches("EHCI-");
+        let (first, last) = range.split_once(" to EHCI-").unwrap_or((range, range));
+        let (area, from) = first.split_once('-').unwrap();
+        let to = last.split_once('-').unwrap().1;
+        let (from, to): (u32, u32) = (from.parse().unwrap(), to.parse().unwrap());
+        ids.extend((from..=to).map(|n| format!("EHCI-{area}-{n}")));
+    }
+    ids
+}
+
+/// The tests of each rule.
+fn tests() -> BTreeMap<String, Vec<String>> {
+    let mut tests = BTreeMap::<String, Vec<String>>::new();
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(path("tests/ehci")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    for file in files {
+        let source = fs::read_to_string(file).unwrap();
+        let mut is_test = false;
+        for line in source.lines() {
+            if let Some(name) = line.strip_prefix("fn ehci_").filter(|_| is_test) {
+                let name = name.split_once('(').unwrap().0;
+                let (area, rest) = name.split_once('_').unwrap();
+                let number = rest.split_once('_').unwrap().0;
+                let rule = format!("EHCI-{}-{number}", area.to_uppercase());
+                tests.entry(rule).or_default().push(format!("ehci_{name}"));
+            }
+            is_test = line == "#[test]";
+        }
+    }
+    tests
+}
+
+#[test]
+fn conformance_every_rule_of_the_chapter_has_a_test_or_a_reason() {
+    let chapter = fs::read_to_string(path("docs/ehci.md")).unwrap();
+    let (rules, tests, not_done) = (rules(&chapter), tests(), not_done(&chapter));
+    assert!(rules.len() >= 220, "the chapter states the rules");
+    let without: Vec<_> = rules
+        .iter()
+        .filter(|rule| !tests.contains_key(*rule) && !not_done.contains(*rule))
+        .collect();
+    assert!(without.is_empty(), "neither a test nor a reason: {without:?}");
+    let both: Vec<_> = not_done.iter().filter(|rule| tests.contains_key(*rule)).collect();
+    assert!(both.is_empty(), "said not to be done, but tested: {both:?}");
+    let known = |rule: &&String| rules.contains(*rule);
+    let unknown: Vec<_> = tests.keys().chain(&not_done).filter(|rule| !known(rule)).collect();
+    assert!(unknown.is_empty(), "not stated by the chapter: {unknown:?}");
+
+    let mut table = String::from("| Rule | Tests |\n|---|---|\n");
+    for rule in &rules {
+        let names = match tests.get(rule) {
+            Some(names) => {
+                names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+            }
+            None => "not done".into(),
+        };
+        writeln!(table, "| {rule} | {names} |").unwrap();
+    }
+    let (before, rest) = chapter.split_once(BEGIN).expect("the chapter has a place for the table");
+    let (old, after) = rest.split_once(END).expect("the table has an end");
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(path("docs/ehci.md"), format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
+    } else {
+        assert!(old == table, "run: BLESS=1 cargo test --test ehci conformance");
+    }
+}
