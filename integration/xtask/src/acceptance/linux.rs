@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use guest_protocol::{InterruptMode, Inventory, Reply, Request};
 
 use super::{data, input};
-use crate::guest::{Controller, Guest, Interrupts, Kind, Maker, Rig};
+use crate::guest::{Controller, Guest, Interrupts, Kind, Maker, Pacing, Rig};
 use crate::lab_run::{Bench, Options, RunFolder};
 use crate::setup::Kernel;
 use crate::tally::Tally;
@@ -24,7 +24,9 @@ pub(crate) fn run(
     let (ehci, ohci) = (run.image("ehci.img", 21)?, run.image("ohci.img", 22)?);
     let rig = Rig::standard(maker, &ehci.path, &ohci.path);
     let disks = [(&rig.controllers[0], &ehci), (&rig.controllers[1], &ohci)];
-    let options = Options { kernel, interrupts, memory: 512, pacing: None };
+    // The guests with INTx also stand for the other pacing.
+    let pacing = (interrupts == Interrupts::Intx).then_some(Pacing::Eager);
+    let options = Options { kernel, interrupts, memory: 512, pacing };
 
     let mut started = None;
     tally.check("the guest boots", || {

@@ -33,7 +33,9 @@ impl Scenario {
     pub(crate) fn name(self) -> String {
         match self {
             Self::Linux(kernel, Interrupts::Msi) => format!("{} kernel, MSI", kernel.name()),
-            Self::Linux(kernel, Interrupts::Intx) => format!("{} kernel, INTx", kernel.name()),
+            Self::Linux(kernel, Interrupts::Intx) => {
+                format!("{} kernel, INTx, eager pacing", kernel.name())
+            }
             Self::Firmware(Kind::Ehci) => "SeaBIOS, EHCI disk".to_owned(),
             Self::Firmware(Kind::Ohci) => "SeaBIOS, OHCI disk".to_owned(),
         }

@@ -97,11 +97,13 @@ impl Archive {
         let bar = progress::spinner(&format!("Debian {}: package lists", self.name));
         let updated = shell::output(self.apt_get().args(["update", "-q"]));
         bar.finish_and_clear();
-        updated.with_context(|| {
-            format!(
-                "cannot read the package lists of Debian {}; is the mirror of this machine's apt sources reachable?",
-                self.name
-            )
+        updated.map_err(|error| {
+            let hint = if error.to_string().contains("NO_PUBKEY") {
+                "this machine's keys are older than that release: install a newer debian-archive-keyring"
+            } else {
+                "is the mirror of this machine's apt sources reachable?"
+            };
+            error.context(format!("cannot read the package lists of Debian {}; {hint}", self.name))
         })?;
         Ok(fs::write(&stamp, "")?)
     }
