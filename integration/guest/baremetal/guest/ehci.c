@@ -88,6 +88,9 @@ static void interrupt(void *context)
     if (!status)
         return;
     set(e, USBSTS, status);
+    /* The write may be on its way still; after a read the controller has taken it. What it completes from
+       now on interrupts again, and what it completed before is in memory. */
+    get(e, USBSTS);
     e->events |= status;
     if (status & HOST_ERROR)
         fail("ehci: host system error");

@@ -140,10 +140,13 @@ struct gate {
 };
 
 static struct gate gates[VECTORS];
-static struct {
+struct listener {
     handler handle;
     void *context;
-} lines[LINES], messages[MESSAGES];
+};
+
+enum { SHARERS = 4 };
+static struct listener lines[LINES][SHARERS], messages[MESSAGES];
 
 extern const uint8_t stubs[];
 enum { STUB_SIZE = 16 };
@@ -156,8 +159,8 @@ void on_interrupt(uint32_t vector, uint32_t first, uint32_t second)
         return;
     if (vector < FIRST_LINE + LINES) {
         unsigned irq = vector - FIRST_LINE;
-        if (lines[irq].handle)
-            lines[irq].handle(lines[irq].context);
+        for (unsigned i = 0; i < SHARERS && lines[irq][i].handle; i++)
+            lines[irq][i].handle(lines[irq][i].context);
         if (irq >= 8)
             out8(PIC2, PIC_EOI);
         out8(PIC1, PIC_EOI);
@@ -203,8 +206,13 @@ static uint16_t mask_port(unsigned irq)
 
 void on_line(unsigned irq, handler handle, void *context)
 {
-    lines[irq].context = context;
-    lines[irq].handle = handle;
+    unsigned sharer = 0;
+    while (sharer < SHARERS && lines[irq][sharer].handle)
+        sharer++;
+    if (sharer == SHARERS)
+        fail("too many functions share line %d", irq);
+    lines[irq][sharer].context = context;
+    lines[irq][sharer].handle = handle;
     uint16_t level = EDGE_LEVEL + irq / 8;
     uint8_t bit = 1 << irq % 8;
     out8(level, in8(level) | bit);

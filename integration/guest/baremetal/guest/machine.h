@@ -54,7 +54,7 @@ typedef void (*handler)(void *context);
 /* Interrupt tables, both PICs with everything masked, the local APIC. */
 void interrupts_start(void);
 
-/* Has `handle` called for the level-triggered line `irq` of the PICs. */
+/* Has `handle` called for the level-triggered line `irq` of the PICs, which functions may share. */
 void on_line(unsigned irq, handler handle, void *context);
 
 /* Masks the line again. */

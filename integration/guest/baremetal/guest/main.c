@@ -1,4 +1,5 @@
-/* Finds each kind of controller and works with the disk behind it, by pin and by message.
+/* Finds each kind of controller and works with the disk behind it, by pin and by message. The words `nopin`
+   and `nomsi` on the command line leave one of the two alone.
 
    Lines that begin with '#' tell of this machine; all others are the same on every one. */
 
@@ -49,7 +50,28 @@ static void print_label(struct disk *disk)
     print("%s: block 0: \"%s\"\n", disk->host->name, label);
 }
 
-static void exercise(uint8_t interface, const char *name, struct host *(*start)(struct function *))
+/* What the VMM hands over (Xen's hvm_start_info). */
+struct start_info {
+    uint32_t magic, version, flags, modules;
+    uint64_t module_list, command_line;
+};
+
+enum { START_INFO_MAGIC = 0x336ec578 };
+
+static bool says(const char *line, const char *word)
+{
+    for (; *line; line++) {
+        const char *w = word;
+        while (*w && line[w - word] == *w)
+            w++;
+        if (!*w)
+            return true;
+    }
+    return false;
+}
+
+static void exercise(const char *options, uint8_t interface, const char *name,
+                     struct host *(*start)(struct function *))
 {
     struct function function;
     if (!find_usb(interface, 0, &function)) {
@@ -59,6 +81,10 @@ static void exercise(uint8_t interface, const char *name, struct host *(*start)(
     start_function(&function);
     print("# %s: %X:%X in slot %d function %d, registers at %x, line %d, MSI %s\n", name, function.ids & 0xffff,
           function.ids >> 16, function.slot, function.number, function.bar, function.irq, function.msi ? "yes" : "no");
+    if (says(options, "nopin"))
+        function.irq = 0;
+    if (says(options, "nomsi"))
+        function.msi = 0;
     struct host *host = start(&function);
     if (!host) {
         print("%s: no device\n", name);
@@ -86,12 +112,15 @@ static void exercise(uint8_t interface, const char *name, struct host *(*start)(
     }
 }
 
-void main(void)
+void main(const struct start_info *start_info)
 {
+    const char *options = (const char *)(uint32_t)start_info->command_line;
+    if (start_info->magic != START_INFO_MAGIC || !options)
+        options = "";
     print("vm-usb bare-metal guest\n");
     interrupts_start();
     /* EHCI first: it hands what is not for it to its companion (EHCI 4.2). */
-    exercise(EHCI, "ehci", ehci_start);
-    exercise(OHCI, "ohci", ohci_start);
+    exercise(options, EHCI, "ehci", ehci_start);
+    exercise(options, OHCI, "ohci", ohci_start);
     pass();
 }

@@ -111,6 +111,8 @@ static void interrupt(void *context)
     if (status & SF)
         set(o, HcInterruptDisable, SF);
     set(o, HcInterruptStatus, status);
+    /* The write may be on its way still; after a read the controller has taken it. */
+    get(o, HcInterruptStatus);
     o->events |= status;
 }
 

@@ -27,6 +27,7 @@ start:
     movl %eax, %ds
     movl %eax, %es
     movl %eax, %ss
+    pushl %ebx
     call main
     cli
 2:  hlt
