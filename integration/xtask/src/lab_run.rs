@@ -63,6 +63,11 @@ impl Bench {
         self.start(Firmware::Disks, rig, 256, None, run)
     }
 
+    /// What a guest is started from that is one program without an operating system.
+    pub(crate) fn bare_metal(&self, program: &Path, rig: Rig, run: &RunFolder) -> Start<'_> {
+        self.start(Firmware::BareMetal(program.to_owned()), rig, 64, None, run)
+    }
+
     fn start(
         &self,
         firmware: Firmware,

@@ -21,9 +21,11 @@ enum { LINE_STATUS = 3 << 10, K_STATE = 1 << 10 };
 enum { POWER_CONTROL = 1 << 4, ADDRESS_64 = 1 << 0 };
 enum { LEGACY_SUPPORT = 1, BIOS_OWNED = 1 << 16, OS_OWNED = 1 << 24 };
 
-/* A transfer descriptor (EHCI 3.5). */
+/* A transfer descriptor (EHCI 3.5), as long as controllers with 64-bit addresses want it (appendix B); others do
+   not look at the second half. */
 struct qtd {
     uint32_t next, alternate, token, pages[5];
+    uint32_t upper[5], reserved[3];
 };
 
 enum { TERMINATE = 1 };
@@ -38,7 +40,7 @@ struct qh {
     uint32_t next, characteristics, capabilities, current;
     struct qtd overlay;
 };
-_Static_assert(sizeof(struct qh) == 48, "EHCI 3.6");
+_Static_assert(offsetof(struct qh, overlay.pages) == 28, "EHCI 3.6");
 enum { TYPE_QH = 1 << 1, HEAD = 1 << 15, TOGGLE_FROM_QTD = 1 << 14, HIGH_SPEED = 2 << 12, ONE_TRANSACTION = 1 << 30 };
 
 /* A queue head with its descriptors, used in a ring. Between transfers the queue ends in a dummy: the
@@ -242,6 +244,11 @@ static void open(struct host *host, uint8_t address, uint8_t in, uint8_t out, ui
     link_pipe(e, &e->out);
 }
 
+static void rest(struct host *host)
+{
+    set(ehci_of(host), USBCMD, RUN);
+}
+
 static void frames(struct host *host, unsigned count)
 {
     struct ehci *e = ehci_of(host);
@@ -281,7 +288,7 @@ static void take_over(struct function *f, uint8_t at)
 struct host *ehci_start(struct function *function)
 {
     struct ehci *e = &the_controller;
-    *e = (struct ehci){ .host = { "ehci", *function, interrupt, frames, address, open, control, bulk } };
+    *e = (struct ehci){ .host = { "ehci", *function, interrupt, frames, address, open, control, bulk, rest } };
 
     volatile uint32_t *capability = (volatile uint32_t *)function->bar;
     uint32_t parameters = capability[HCSPARAMS / 4], features = capability[HCCPARAMS / 4];

@@ -1,5 +1,5 @@
-/* Finds each kind of controller and works with the disk behind it, by pin and by message. The words `nopin`
-   and `nomsi` on the command line leave one of the two alone.
+/* Finds each kind of controller and works with the disk behind it, by pin and by message. On the command
+   line, `nopin` and `nomsi` leave one of the two alone, and `stay` leaves the machine running at the end.
 
    Lines that begin with '#' tell of this machine; all others are the same on every one. */
 
@@ -110,6 +110,13 @@ static void exercise(const char *options, uint8_t interface, const char *name,
         interrupt_by_message(&function, host->interrupt, host);
         write_and_read(&disk, "by message", BY_MESSAGE);
     }
+    host->rest(host);
+}
+
+static bool never(void *context)
+{
+    (void)context;
+    return false;
 }
 
 void main(const struct start_info *start_info)
@@ -122,5 +129,9 @@ void main(const struct start_info *start_info)
     /* EHCI first: it hands what is not for it to its companion (EHCI 4.2). */
     exercise(options, EHCI, "ehci", ehci_start);
     exercise(options, OHCI, "ohci", ohci_start);
+    if (says(options, "stay")) {
+        print("staying\n");
+        wait_until(never, NULL);
+    }
     pass();
 }

@@ -252,6 +252,11 @@ static void open(struct host *host, uint8_t address, uint8_t in, uint8_t out, ui
     prepare_pipe(&o->out, address | out << 7 | ED_OUT | max_packet << 16);
 }
 
+static void rest(struct host *host)
+{
+    set(ohci_of(host), HcControl, OPERATIONAL);
+}
+
 static void frames(struct host *host, unsigned count)
 {
     struct ohci *o = ohci_of(host);
@@ -278,7 +283,7 @@ static void reset_port(struct ohci *o, unsigned port)
 struct host *ohci_start(struct function *function)
 {
     struct ohci *o = &the_controller;
-    *o = (struct ohci){ .host = { "ohci", *function, interrupt, frames, address, open, control, bulk } };
+    *o = (struct ohci){ .host = { "ohci", *function, interrupt, frames, address, open, control, bulk, rest } };
     o->registers = (volatile uint32_t *)function->bar;
 
     /* Take it from the firmware, reset it, set it up (5.1.1.3 and 5.1.1.4). */

@@ -26,6 +26,8 @@ struct host {
     void (*open)(struct host *, uint8_t address, uint8_t in, uint8_t out, uint16_t max_packet);
     int (*control)(struct host *, const struct setup *, void *data);
     int (*bulk)(struct host *, enum direction, void *data, uint32_t length);
+    /* Nothing is to be done for a while: switches the lists off, as drivers do. */
+    void (*rest)(struct host *);
 };
 
 /* Brings the controller up: its device, reset and waiting at address 0, or NULL if there is none. */

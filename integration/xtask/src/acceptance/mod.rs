@@ -1,5 +1,6 @@
 //! What must hold in stock guests: the acceptance list, in as few boots as it takes.
 
+mod bare_metal;
 mod boot_sector;
 mod data;
 mod firmware;
@@ -18,15 +19,17 @@ use crate::tally::Tally;
 pub(crate) enum Scenario {
     Linux(Kernel, Interrupts),
     Firmware(Kind),
+    BareMetal,
 }
 
 /// Every scenario.
-pub(crate) const ALL: [Scenario; 5] = [
+pub(crate) const ALL: [Scenario; 6] = [
     Scenario::Linux(Kernel::Bookworm, Interrupts::Msi),
     Scenario::Linux(Kernel::Bookworm, Interrupts::Intx),
     Scenario::Linux(Kernel::Backports, Interrupts::Msi),
     Scenario::Firmware(Kind::Ehci),
     Scenario::Firmware(Kind::Ohci),
+    Scenario::BareMetal,
 ];
 
 impl Scenario {
@@ -38,6 +41,7 @@ impl Scenario {
             }
             Self::Firmware(Kind::Ehci) => "SeaBIOS, EHCI disk".to_owned(),
             Self::Firmware(Kind::Ohci) => "SeaBIOS, OHCI disk".to_owned(),
+            Self::BareMetal => "bare-metal guest".to_owned(),
         }
     }
 }
@@ -52,6 +56,7 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
                 linux::run(bench, maker, kernel, interrupts, &mut tally)?
             }
             Scenario::Firmware(kind) => firmware::run(bench, maker, kind, &mut tally)?,
+            Scenario::BareMetal => bare_metal::run(bench, maker, &mut tally)?,
         }
     }
     Ok(tally)

@@ -25,6 +25,8 @@ pub(crate) enum Firmware {
     Linux { vmlinuz: PathBuf, initramfs: PathBuf, interrupts: Interrupts, shell: bool },
     /// Whatever SeaBIOS finds on the disks.
     Disks,
+    /// This program, which is a kernel of its own and ends QEMU itself.
+    BareMetal(PathBuf),
 }
 
 /// A machine to be started.
@@ -104,8 +106,16 @@ impl Machine<'_> {
     }
 
     fn firmware(&self, command: &mut Command) {
-        let Firmware::Linux { vmlinuz, initramfs, interrupts, shell } = self.firmware else {
-            return;
+        let (vmlinuz, initramfs, interrupts, shell) = match self.firmware {
+            Firmware::Linux { vmlinuz, initramfs, interrupts, shell } => {
+                (vmlinuz, initramfs, interrupts, shell)
+            }
+            Firmware::Disks => return,
+            Firmware::BareMetal(program) => {
+                command.arg("-kernel").arg(program);
+                command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+                return;
+            }
         };
         command.arg("-kernel").arg(vmlinuz).arg("-initrd").arg(initramfs);
         // panic=-1 with -no-reboot: a guest that panics ends. No VGA: nothing waits for a console that is not there.
