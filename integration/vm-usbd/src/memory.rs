@@ -86,11 +86,12 @@ impl GuestRam {
         Ok(())
     }
 
-    /// Withdraws all regions inside `address..address + size`.
+    /// Withdraws all regions inside `address..address + size`; returns whether one of them was RAM
+    /// that is mapped here.
     ///
     /// # Errors
     /// `EINVAL` for a range that is empty, wraps, or cuts a region in two; `ENOENT` if there is none.
-    pub fn unmap(&mut self, address: u64, size: u64) -> Result<(), Errno> {
+    pub fn unmap(&mut self, address: u64, size: u64) -> Result<bool, Errno> {
         let last =
             size.checked_sub(1).and_then(|more| address.checked_add(more)).ok_or(Errno::INVAL)?;
         let mut inside = Vec::new();
@@ -103,13 +104,15 @@ impl GuestRam {
         if inside.is_empty() {
             return Err(Errno::NOENT);
         }
+        let mut was_mapped = false;
         for (a, l) in inside {
             if let Ok((rest, _)) = self.mapped.remove_region(GuestAddress(a), l - a + 1) {
                 self.mapped = rest;
+                was_mapped = true;
             }
         }
         self.unreachable.retain(|region| region.address < address || region.last > last);
-        Ok(())
+        Ok(was_mapped)
     }
 
     /// Withdraws everything.

@@ -149,8 +149,8 @@ impl Turns<'_> {
         }
         let left = self.session.deadline().map(|deadline| deadline.since(now));
         if self.spin.stay_awake(now.since(self.last_message), left) {
-            // Whoever is to send the next message may need this processor for it.
-            std::thread::yield_now();
+            // Yielding instead would cost this thread its place in the queue for milliseconds.
+            std::hint::spin_loop();
             return Ok(());
         }
         self.sleep(left)

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use log::debug;
+use log::{debug, trace};
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio::{
     VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_IRQ_INFO_AUTOMASKED,
@@ -63,6 +63,7 @@ impl<'a> Session<'a> {
     /// Time has passed, or a device has something to say.
     pub fn run(&mut self, now: Time) {
         if self.remapping.may_run(now) {
+            trace!("{} us: run", now.as_nanos() / 1000);
             self.function.run(&self.ram, now);
         }
     }
@@ -139,14 +140,14 @@ impl<'a> Session<'a> {
     ) -> Result<(), Errno> {
         match command {
             Command::DmaMap => self.remapping.mapped(now),
-            Command::DmaUnmap => self.remapping.unmapped(now),
+            Command::DmaUnmap => {}
             _ => self.remapping.complete(),
         }
         match command {
             Command::RegionRead => self.region_read(now, payload, reply),
             Command::RegionWrite => self.region_write(now, payload, reply),
             Command::DmaMap => self.dma_map(payload, fds, reply),
-            Command::DmaUnmap => self.dma_unmap(payload, reply),
+            Command::DmaUnmap => self.dma_unmap(now, payload, reply),
             Command::DeviceGetInfo => {
                 parse::<DeviceInfo>(payload)?;
                 reply.with(&DeviceInfo {
@@ -161,6 +162,7 @@ impl<'a> Session<'a> {
             Command::GetIrqInfo => irq_info(payload, reply),
             Command::SetIrqs => {
                 let (set, data) = parse::<IrqSet>(payload)?;
+                trace!("{} us: set {set:?}", now.as_nanos() / 1000);
                 irq_set::apply(self.function.line_mut(), &set, data, fds)?;
                 reply.empty();
                 Ok(())
@@ -243,6 +245,12 @@ impl<'a> Session<'a> {
         } else {
             self.function.bar_read(&self.ram, now, access.offset, data);
         }
+        trace!(
+            "{} us: read {}:{:#x} {data:02x?}",
+            now.as_nanos() / 1000,
+            access.region,
+            access.offset
+        );
         reply.with_data(&access, data);
         Ok(())
     }
@@ -256,6 +264,12 @@ impl<'a> Session<'a> {
         let (access, data) = parse::<RegionAccess>(payload)?;
         let count = self.check(&access)?;
         let data = data.get(..count).ok_or(Errno::INVAL)?;
+        trace!(
+            "{} us: write {}:{:#x} {data:02x?}",
+            now.as_nanos() / 1000,
+            access.region,
+            access.offset
+        );
         if access.region == VFIO_PCI_CONFIG_REGION_INDEX {
             self.function.config_write(&self.ram, now, access.offset, data);
         } else {
@@ -289,7 +303,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn dma_unmap(&mut self, payload: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+    fn dma_unmap(&mut self, now: Time, payload: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         let (unmap, _) = parse::<DmaUnmap>(payload)?;
         let flags = DmaUnmapFlags::from_bits_retain(unmap.flags);
         if flags.contains(DmaUnmapFlags::GET_DIRTY_PAGE_INFO) {
@@ -300,8 +314,9 @@ impl<'a> Session<'a> {
                 return Err(Errno::INVAL);
             }
             self.ram.unmap_all();
-        } else {
-            self.ram.unmap(unmap.address, unmap.size)?;
+            self.remapping.unmapped(now);
+        } else if self.ram.unmap(unmap.address, unmap.size)? {
+            self.remapping.unmapped(now);
         }
         reply.with(&unmap);
         Ok(())
