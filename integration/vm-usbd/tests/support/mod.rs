@@ -5,7 +5,7 @@
 use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -132,9 +132,7 @@ impl Bench {
 
     /// A client that has not said anything yet.
     pub fn connect(&self) -> Client {
-        let stream = UnixStream::connect(&self.path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        Client { stream, next_id: 0 }
+        Client::connect(&self.path)
     }
 
     /// A client that has negotiated the version and switched the function on.
@@ -178,6 +176,13 @@ pub struct Client {
 }
 
 impl Client {
+    /// A client that has not said anything yet.
+    pub fn connect(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Self { stream, next_id: 0 }
+    }
+
     /// Sends raw bytes and file descriptors.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
@@ -191,7 +196,7 @@ impl Client {
 
     /// A command as bytes.
     pub fn message(&mut self, command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
-        self.next_id += 1;
+        self.next_id = self.next_id.wrapping_add(1);
         let header = Header {
             message_id: self.next_id,
             command,
