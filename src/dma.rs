@@ -72,15 +72,60 @@ impl<'a, M: GuestMemory + ?Sized> Dma<'a, M> {
     /// # Errors
     /// If any of them is not guest RAM or `address` is not a multiple of 4.
     pub fn load_array<const N: usize>(&self, address: u64) -> Result<[u32; N], DmaError> {
-        let len = (N as u64).saturating_mul(4);
-        let error = DmaError { address, len };
+        let len = N.saturating_mul(4);
+        let error = DmaError { address, len: len as u64 };
         let mut values = [0; N];
+        // Nearly always all of them lie in one region, which is looked up once then.
+        if let Some(slice) = self.region(address, len, Permissions::Read) {
+            let mut offset = 0usize;
+            for value in &mut values {
+                let dword = slice.load(offset, Ordering::Acquire).map_err(|_| error)?;
+                *value = u32::from_le(dword);
+                offset = offset.saturating_add(4);
+            }
+            return Ok(values);
+        }
         let mut at = address;
         for value in &mut values {
             *value = self.load(at).map_err(|_| error)?;
             at = at.checked_add(4).ok_or(error)?;
         }
         Ok(values)
+    }
+
+    /// Stores consecutive dwords, each whole, in rising order.
+    ///
+    /// # Errors
+    /// If any of them is not guest RAM or `address` is not a multiple of 4; those before it may have
+    /// been stored then.
+    pub fn store_array(&self, address: u64, values: &[u32]) -> Result<(), DmaError> {
+        let len = values.len().saturating_mul(4);
+        let error = DmaError { address, len: len as u64 };
+        if let Some(slice) = self.region(address, len, Permissions::Write) {
+            let mut offset = 0usize;
+            for value in values {
+                slice.store(value.to_le(), offset, Ordering::Release).map_err(|_| error)?;
+                offset = offset.saturating_add(4);
+            }
+            return Ok(());
+        }
+        let mut at = address;
+        for value in values {
+            self.store(at, *value).map_err(|_| error)?;
+            at = at.checked_add(4).ok_or(error)?;
+        }
+        Ok(())
+    }
+
+    /// The `len` bytes at `address`, if they lie in one region.
+    fn region(
+        &self,
+        address: u64,
+        len: usize,
+        access: Permissions,
+    ) -> Option<VolatileSlice<'a, BS<'a, M::Bitmap>>> {
+        let mut slices = self.memory.get_slices(GuestAddress(address), len, access).ok()?;
+        slices.next()?.ok().filter(|slice| slice.len() == len)
     }
 
     /// The guest memory named by `segments` (address, length in bytes), in order, as one buffer.

@@ -5,7 +5,7 @@ use vm_memory::GuestMemory;
 use super::clock::Microframe;
 use super::itd;
 use super::queue_head::{Engine, QueueHead, Visit};
-use super::spec::{Capabilities, Element, Link, MICROFRAMES, qh};
+use super::spec::{Element, Link, MICROFRAMES};
 use super::waiting::Schedule;
 use crate::dma::DmaError;
 
@@ -163,8 +163,8 @@ impl PeriodicSchedule {
             let address = link.address();
             match link.element() {
                 Element::QueueHead => {
-                    let s_mask = s_mask(engine, address)?;
                     let head = QueueHead::load(&engine.memory, address)?;
+                    let s_mask = head.capabilities.s_mask();
                     if s_mask & !busy != 0 && head.has_work(engine, SCHEDULE, met)? {
                         busy |= s_mask;
                     }
@@ -202,18 +202,13 @@ impl PeriodicSchedule {
             let address = link.address();
             match link.element() {
                 Element::QueueHead => {
-                    let capabilities =
-                        Capabilities::from(engine.memory.load(address, qh::CAPABILITIES)?);
-                    if capabilities.s_mask().wrapping_shr(slot(at)) & 1 == 0 {
-                        link = Link(engine.memory.load(address, qh::LINK)?);
-                        continue;
-                    }
                     let head = QueueHead::load(&engine.memory, address)?;
-                    let packets = Some(capabilities.mult().max(1));
-                    if let Visit::Executed { bytes: moved, .. } =
-                        head.visit(engine, SCHEDULE, packets, at)?
-                    {
-                        bytes = bytes.saturating_add(moved);
+                    if head.capabilities.s_mask().wrapping_shr(slot(at)) & 1 != 0 {
+                        let packets = Some(head.capabilities.mult().max(1));
+                        let visit = head.visit(engine, SCHEDULE, packets, at)?;
+                        if let Visit::Executed { bytes: moved, .. } = visit {
+                            bytes = bytes.saturating_add(moved);
+                        }
                     }
                     link = head.link;
                 }
@@ -233,9 +228,4 @@ impl PeriodicSchedule {
 /// FRINDEX 2:0.
 fn slot(at: Microframe) -> u32 {
     (at % MICROFRAMES) as u32
-}
-
-fn s_mask<M: GuestMemory + ?Sized>(engine: &Engine<'_, M>, address: u32) -> Result<u8, DmaError> {
-    let capabilities = engine.memory.load(address, qh::CAPABILITIES)?;
-    Ok(Capabilities::from(capabilities).s_mask())
 }

@@ -6,7 +6,9 @@ use super::clock::Microframe;
 use super::interrupts::Interrupts;
 use super::overlay::{Overlay, Pointers};
 use super::ports::RootPort;
-use super::spec::{Characteristics, EndpointSpeed, Link, Token, TokenPid, qh, usbsts};
+use super::spec::{
+    Capabilities, Characteristics, EndpointSpeed, Link, Token, TokenPid, qh, usbsts,
+};
 use super::structures::Structures;
 use super::waiting::{Identity, Schedule, Until, Wait, Waiting};
 use crate::dma::DmaError;
@@ -57,6 +59,7 @@ pub(super) struct QueueHead {
     pub address: u32,
     pub link: Link,
     pub characteristics: Characteristics,
+    pub capabilities: Capabilities,
     pub token: Token,
 }
 
@@ -83,8 +86,14 @@ impl QueueHead {
         address: u32,
     ) -> Result<Self, DmaError> {
         let token = Token::from(memory.load(address, qh::TOKEN)?);
-        let [link, characteristics] = memory.load_array(address, qh::LINK)?;
-        Ok(Self { address, link: Link(link), characteristics: characteristics.into(), token })
+        let [link, characteristics, capabilities] = memory.load_array(address, qh::LINK)?;
+        Ok(Self {
+            address,
+            link: Link(link),
+            characteristics: characteristics.into(),
+            capabilities: capabilities.into(),
+            token,
+        })
     }
 
     fn identity(&self, overlay: &Overlay) -> Identity {

@@ -295,7 +295,6 @@ pub(super) struct Token {
 /// Offsets of a QH's dwords (EHCI 3.6).
 pub(super) mod qh {
     pub(in super::super) const LINK: u32 = 0x00;
-    pub(in super::super) const CAPABILITIES: u32 = 0x08;
     pub(in super::super) const CURRENT: u32 = 0x0c;
     pub(in super::super) const NEXT: u32 = 0x10;
     pub(in super::super) const ALTERNATE: u32 = 0x14;

@@ -51,12 +51,7 @@ impl<M: GuestMemory + ?Sized> Structures<'_, M> {
         offset: u32,
         values: &[u32],
     ) -> Result<(), DmaError> {
-        let mut offset = offset;
-        for value in values {
-            self.store(structure, offset, *value)?;
-            offset = offset.wrapping_add(4);
-        }
-        Ok(())
+        self.dma.store_array(self.at(structure, offset), values)
     }
 
     /// Dwords that only exist with 64-bit addressing; without, nothing is written.

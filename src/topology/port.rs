@@ -284,13 +284,16 @@ impl PortLink {
 
     /// Takes the endpoints that became ready since the last look.
     pub fn take_ready(&self) -> impl Iterator<Item = EndpointAddress> + use<> {
-        let owned = self.port.lock().owner == self.host;
+        let owned = !self.port.mailbox.is_empty() && self.port.lock().owner == self.host;
         let mailbox = owned.then(|| self.port.mailbox.clone());
         mailbox.into_iter().flat_map(|mailbox| mailbox.take_ready())
     }
 
     /// Takes the device's wish to wake the host; `false` unless the host allowed it.
     pub fn take_remote_wakeup(&self) -> bool {
+        if self.port.mailbox.is_empty() {
+            return false;
+        }
         let mut socket = self.port.lock();
         socket.owner == self.host
             && self.port.mailbox.take_remote_wakeup()
@@ -299,7 +302,9 @@ impl PortLink {
 
     /// Takes the report that the device talked past the end of a frame.
     pub fn take_babble(&self) -> bool {
-        self.port.lock().owner == self.host && self.port.mailbox.take_babble()
+        !self.port.mailbox.is_empty()
+            && self.port.lock().owner == self.host
+            && self.port.mailbox.take_babble()
     }
 
     /// Has `wake` called whenever the port or the device has something to say.

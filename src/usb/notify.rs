@@ -68,6 +68,13 @@ impl Mailbox {
         }
     }
 
+    /// Whether there is nothing to take, without taking it: most looks find nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ready.load(Ordering::Acquire) == 0
+            && !self.remote_wakeup.load(Ordering::Acquire)
+            && !self.babble.load(Ordering::Acquire)
+    }
+
     /// Takes the endpoints that became ready.
     pub(crate) fn take_ready(&self) -> impl Iterator<Item = EndpointAddress> + use<> {
         let mut bits = self.ready.swap(0, Ordering::AcqRel);
