@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use vm_usb::devices::hid::{Keyboard, Tablet};
+use vm_usb::devices::hub::{Hub, HubError};
 use vm_usb::devices::loopback::Loopback;
 use vm_usb::devices::printer::{Discard, Printer};
 use vm_usb::devices::storage::{Serial, Storage};
@@ -38,7 +39,10 @@ pub enum AssemblyError {
     #[error("{0} is the socket of two controllers: give each its own")]
     DuplicateSocket(PathBuf),
     /// A device is to be plugged into nothing.
-    #[error("there is no controller with id \"{0}\" to plug \"{1}\" into")]
+    #[error(
+        "there is no controller or hub with id \"{0}\" to plug \"{1}\" into: \
+         a hub comes before what is plugged into it"
+    )]
     NoBus(String, String),
     /// A companion of nothing.
     #[error("companion-of={0}: there is no EHCI controller with that id")]
@@ -61,11 +65,11 @@ pub enum AssemblyError {
         shared: usize,
     },
     /// A port that is not there.
-    #[error("device \"{device}\": controller \"{bus}\" has no port {port}: its last one is {last}")]
+    #[error("device \"{device}\": \"{bus}\" has no port {port}: its last one is {last}")]
     NoPort {
         /// The device.
         device: String,
-        /// The controller.
+        /// The controller or hub.
         bus: String,
         /// The port.
         port: u8,
@@ -73,8 +77,11 @@ pub enum AssemblyError {
         last: usize,
     },
     /// No port is free.
-    #[error("device \"{0}\": all ports of controller \"{1}\" are taken: give it more with ports=N")]
+    #[error("device \"{0}\": all ports of \"{1}\" are taken: give it more with ports=N")]
     Full(String, String),
+    /// There is no such hub.
+    #[error("device \"{0}\": {1}")]
+    Hub(String, #[source] HubError),
     /// The port does not take the device.
     #[error("device \"{0}\": {1}")]
     Attach(String, #[source] AttachError),
@@ -109,6 +116,14 @@ struct Bus {
     shared: bool,
 }
 
+/// Where devices can be plugged in: a controller or a hub.
+struct Place {
+    id: String,
+    ports: Vec<Port>,
+    /// The speed of its bus.
+    speed: Speed,
+}
+
 /// Builds the controllers, plugs the devices in and opens the sockets.
 ///
 /// # Errors
@@ -121,23 +136,22 @@ pub fn assemble(
     check_names(controllers, devices)?;
     let buses = buses(controllers)?;
     let mut inputs = Inputs::default();
+    let mut places: Vec<Place> = controllers.iter().zip(&buses).map(Place::of).collect();
     for (index, device) in devices.iter().enumerate() {
         let name = device.id.clone().unwrap_or_else(|| default_name(device, index));
-        let at = controllers
+        let place = places
             .iter()
-            .position(|controller| controller.id == device.bus)
+            .find(|place| place.id == device.bus)
             .ok_or_else(|| AssemblyError::NoBus(device.bus.clone(), name.clone()))?;
-        let speed = match controllers[at].kind {
-            ControllerKind::Ehci => Speed::High,
-            ControllerKind::Ohci => Speed::Full,
-        };
-        plug(device, &name, &buses[at].ports, speed, &mut inputs)?;
+        let (backing, behind) = device_of_kind(&device.kind, &name, place.speed, &mut inputs)?;
+        plug(device, &name, &place.ports, backing)?;
+        places.extend(behind);
     }
     let mut servers = Vec::new();
     for (options, bus) in controllers.iter().zip(&buses) {
         servers.push(server(options, bus, pacing)?);
     }
-    let ports = buses.into_iter().flat_map(|bus| bus.ports).collect();
+    let ports = places.into_iter().flat_map(|place| place.ports).collect();
     Ok(Assembly { servers, ports, inputs })
 }
 
@@ -219,8 +233,7 @@ fn plug(
     device: &DeviceOptions,
     name: &str,
     ports: &[Port],
-    speed: Speed,
-    inputs: &mut Inputs,
+    mut backing: Box<dyn UsbDevice>,
 ) -> Result<(), AssemblyError> {
     let chosen = match device.port {
         Some(number) => {
@@ -234,7 +247,6 @@ fn plug(
         }
         None => ports,
     };
-    let mut backing = device_of_kind(&device.kind, name, speed, inputs)?;
     for port in chosen {
         match port.attach(backing) {
             Ok(()) => return Ok(()),
@@ -249,14 +261,25 @@ fn plug(
     Err(AssemblyError::Full(name.to_owned(), device.bus.clone()))
 }
 
-/// A device for a bus of the given speed.
+impl Place {
+    fn of((controller, bus): (&ControllerOptions, &Bus)) -> Self {
+        let speed = match controller.kind {
+            ControllerKind::Ehci => Speed::High,
+            ControllerKind::Ohci => Speed::Full,
+        };
+        Self { id: controller.id.clone(), ports: bus.ports.clone(), speed }
+    }
+}
+
+/// A device for a bus of the given speed; of a hub, also the place behind it.
 fn device_of_kind(
     kind: &DeviceKind,
     name: &str,
     speed: Speed,
     inputs: &mut Inputs,
-) -> Result<Box<dyn UsbDevice>, AssemblyError> {
-    Ok(match kind {
+) -> Result<(Box<dyn UsbDevice>, Option<Place>), AssemblyError> {
+    let mut behind = None;
+    let device: Box<dyn UsbDevice> = match kind {
         DeviceKind::Storage { file, readonly } => {
             let access = if *readonly { Access::ReadOnly } else { Access::ReadWrite };
             let image = RawImage::open(file, access)
@@ -280,7 +303,15 @@ fn device_of_kind(
             inputs.add(name.to_owned(), InputDevice::Tablet(tablet.handle()));
             Box::new(tablet)
         }
-    })
+        DeviceKind::Hub(options) => {
+            let hub = Hub::new(options.clone())
+                .map_err(|error| AssemblyError::Hub(name.to_owned(), error))?;
+            let speed = speed.min(options.speed);
+            behind = Some(Place { id: name.to_owned(), ports: hub.ports().to_vec(), speed });
+            Box::new(hub)
+        }
+    };
+    Ok((device, behind))
 }
 
 fn server(options: &ControllerOptions, bus: &Bus, pacing: Pacing) -> Result<Server, AssemblyError> {
@@ -307,4 +338,64 @@ fn server(options: &ControllerOptions, bus: &Bus, pacing: Pacing) -> Result<Serv
         doorbell,
         spin: SpinPolicy::default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assembled(name: &str, devices: &[&str]) -> Result<Assembly, String> {
+        let socket = std::env::temp_dir().join(format!("vm-usbd-{name}-{}", std::process::id()));
+        let controller = format!("ehci,id=e0,ports=2,socket={}", socket.display());
+        let controllers = [controller.parse().unwrap()];
+        let devices: Vec<_> = devices.iter().map(|device| device.parse().unwrap()).collect();
+        let assembly = assemble(&controllers, &devices, Pacing::RealTime);
+        let _ = std::fs::remove_file(socket);
+        assembly.map_err(|error| error.to_string())
+    }
+
+    fn is_free(port: &Port) -> bool {
+        port.detach().is_none()
+    }
+
+    #[test]
+    fn a_hub_is_a_bus_for_what_comes_after_it() {
+        let devices =
+            ["hub,id=h0,bus=e0,port=2,ports=3", "hub,id=h1,bus=h0", "keyboard,bus=h1,port=7"];
+        let assembly = assembled("tree", &devices).unwrap();
+        let taken: Vec<_> = assembly
+            .ports
+            .iter()
+            .enumerate()
+            .filter(|(_, port)| !is_free(port))
+            .map(|(at, _)| at)
+            .collect();
+        assert_eq!(assembly.ports.len(), 2 + 3 + 7);
+        assert_eq!(taken, [1, 2, 11], "port 2 of e0, port 1 of h0, port 7 of h1");
+    }
+
+    #[test]
+    fn a_bus_that_is_not_there_yet_is_named_with_the_way_out() {
+        let error = assembled("order", &["keyboard,bus=h0", "hub,id=h0,bus=e0"]).err().unwrap();
+        assert_eq!(
+            error,
+            "there is no controller or hub with id \"h0\" to plug \"keyboard0\" into: \
+             a hub comes before what is plugged into it"
+        );
+        let devices = ["hub,id=h0,bus=e0,ports=1", "keyboard,bus=h0,port=2"];
+        let error = assembled("port", &devices).err().unwrap();
+        assert_eq!(error, "device \"keyboard1\": \"h0\" has no port 2: its last one is 1");
+    }
+
+    #[test]
+    fn a_sixth_hub_in_a_row_is_refused() {
+        let hubs = (0..6).map(|n| {
+            let bus = if n == 0 { "e0".to_owned() } else { format!("h{}", n - 1) };
+            format!("hub,id=h{n},bus={bus}")
+        });
+        let hubs: Vec<_> = hubs.collect();
+        let devices: Vec<_> = hubs.iter().map(String::as_str).collect();
+        let error = assembled("depth", &devices).err().unwrap();
+        assert!(error.starts_with("device \"h5\": there would be 6 hubs in a row"), "{error}");
+    }
 }

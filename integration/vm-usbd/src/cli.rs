@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Parser, ValueEnum};
-
+use vm_usb::devices::hub::{HubOptions, MOST_PORTS, Translators};
 use vm_usb::devices::loopback::Pattern;
+use vm_usb::usb::Speed;
 
 use crate::options::{OptionError, Options};
 
@@ -17,9 +18,10 @@ pub struct Arguments {
     #[arg(long = "controller", value_name = "OPTIONS", required = true)]
     pub controllers: Vec<ControllerOptions>,
 
-    /// A device: storage,bus=CONTROLLER-ID,file=PATH[,readonly=on], (keyboard|tablet),bus=CONTROLLER-ID,
-    /// printer,bus=CONTROLLER-ID[,file=PATH], or loopback,bus=CONTROLLER-ID[,pattern=zero|mod63|any];
-    /// and for each [,port=N][,id=ID]
+    /// A device: storage,bus=BUS,file=PATH[,readonly=on], (keyboard|tablet),bus=BUS,
+    /// printer,bus=BUS[,file=PATH], loopback,bus=BUS[,pattern=zero|mod63|any], or
+    /// hub,bus=BUS,id=ID[,ports=N][,speed=full|high][,tt=single|multiple]; and for each
+    /// [,port=N][,id=ID]. BUS is the id of a controller, or of a hub named before
     #[arg(long = "device", value_name = "OPTIONS")]
     pub devices: Vec<DeviceOptions>,
 
@@ -136,6 +138,8 @@ pub enum DeviceKind {
     },
     /// A source and sink of test data.
     Loopback(Pattern),
+    /// A hub.
+    Hub(HubOptions),
 }
 
 impl DeviceKind {
@@ -147,6 +151,7 @@ impl DeviceKind {
             Self::Tablet => "tablet",
             Self::Printer { .. } => "printer",
             Self::Loopback(_) => "loopback",
+            Self::Hub(_) => "hub",
         }
     }
 }
@@ -156,7 +161,7 @@ impl DeviceKind {
 pub struct DeviceOptions {
     /// What it is.
     pub kind: DeviceKind,
-    /// The controller it is plugged into.
+    /// The controller or hub it is plugged into.
     pub bus: String,
     /// Which of its ports, from 1; the first free one if not said.
     pub port: Option<u8>,
@@ -183,14 +188,18 @@ impl FromStr for DeviceOptions {
             "tablet" => DeviceKind::Tablet,
             "printer" => DeviceKind::Printer { file: options.take("file").map(PathBuf::from) },
             "loopback" => DeviceKind::Loopback(pattern(&mut options)?),
+            "hub" => DeviceKind::Hub(hub(&mut options)?),
             other => {
                 return Err(OptionError::Kind {
                     found: other.to_owned(),
-                    known: "storage, keyboard, tablet, printer, loopback",
+                    known: "storage, keyboard, tablet, printer, loopback, hub",
                 });
             }
         };
         options.finish()?;
+        if matches!(kind, DeviceKind::Hub(_)) && id.is_none() {
+            return Err(OptionError::Missing("id"));
+        }
         Ok(Self { kind, bus: bus.ok_or(OptionError::Missing("bus"))?, port, id })
     }
 }
@@ -209,6 +218,23 @@ fn pattern(options: &mut Options) -> Result<Pattern, OptionError> {
             Err(OptionError::Value { key: "pattern", value, expected })
         }
     }
+}
+
+/// What kind of hub.
+fn hub(options: &mut Options) -> Result<HubOptions, OptionError> {
+    let mut hub = HubOptions::default();
+    if let Some(ports) = options.number("ports", 1..=MOST_PORTS, "a hub has 1 to 15 ports")? {
+        hub.ports = ports;
+    }
+    let choice = options.choice("speed", &["high", "full"], "a hub's speed is high or full")?;
+    if choice == Some("full") {
+        hub.speed = Speed::Full;
+    }
+    let choice = options.choice("tt", &["single", "multiple"], "say single or multiple")?;
+    if choice == Some("multiple") {
+        hub.translators = Translators::Multiple;
+    }
+    Ok(hub)
 }
 
 #[cfg(test)]
@@ -287,7 +313,7 @@ mod tests {
         let device = |text: &str| text.parse::<DeviceOptions>().unwrap_err().to_string();
         assert_eq!(
             device("mouse,bus=o0"),
-            "\"mouse\" is not one of storage, keyboard, tablet, printer, loopback"
+            "\"mouse\" is not one of storage, keyboard, tablet, printer, loopback, hub"
         );
         assert_eq!(device("keyboard"), "bus= is missing");
         assert_eq!(device("storage,bus=e0"), "file= is missing");
@@ -297,6 +323,18 @@ mod tests {
         let loopback = "loopback,bus=o0,pattern=mod63".parse::<DeviceOptions>().unwrap();
         assert_eq!(loopback.kind, DeviceKind::Loopback(Pattern::Mod63));
         assert_eq!(device("loopback,bus=o0,pattern=1"), "pattern=1: say zero, mod63 or any");
+        assert_eq!(device("hub,bus=e0"), "id= is missing");
+        assert_eq!(device("hub,bus=e0,id=h,ports=16"), "ports=16: a hub has 1 to 15 ports");
+        assert_eq!(device("hub,bus=e0,id=h,speed=low"), "speed=low: a hub's speed is high or full");
+        let hub =
+            "hub,bus=e0,id=h,speed=full,ports=4,tt=multiple".parse::<DeviceOptions>().unwrap();
+        let expected = HubOptions {
+            ports: 4,
+            speed: Speed::Full,
+            translators: Translators::Multiple,
+            ..HubOptions::default()
+        };
+        assert_eq!(hub.kind, DeviceKind::Hub(expected));
         assert_eq!(
             device("keyboard,bus=e0,file=f"),
             "unknown option \"file\"; there are bus, port, id"

@@ -126,6 +126,25 @@ impl Options {
         }
     }
 
+    /// Takes the value of `key`, one of `known`, as `expected` says.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn choice(
+        &mut self,
+        key: &'static str,
+        known: &[&'static str],
+        expected: &'static str,
+    ) -> Result<Option<&'static str>, OptionError> {
+        let Some(value) = self.take(key) else {
+            return Ok(None);
+        };
+        match known.iter().find(|known| **known == value) {
+            Some(known) => Ok(Some(known)),
+            None => Err(OptionError::Value { key, value, expected }),
+        }
+    }
+
     /// Takes the value of `key`, `on` or `off`; off if it is not there.
     ///
     /// # Errors
