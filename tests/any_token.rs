@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use vm_usb::devices::faulty::{Faulty, Odds};
 use vm_usb::devices::hid::{Button, Key, Keyboard, KeyboardHandle, Tablet, TabletHandle};
+use vm_usb::devices::hub::{Hub, HubOptions};
 use vm_usb::devices::loopback::{Loopback, Pattern};
 use vm_usb::devices::printer::{Discard, Printer};
 use vm_usb::devices::storage::{RamDisk, Serial, Storage};
@@ -20,6 +21,7 @@ enum Kind {
     Keyboard,
     Tablet,
     Loopback,
+    Hub,
     Printer,
     BadDay(u64),
 }
@@ -31,6 +33,7 @@ fn kind() -> impl Strategy<Value = Kind> {
         Just(Kind::Keyboard),
         Just(Kind::Tablet),
         Just(Kind::Loopback),
+        Just(Kind::Hub),
         Just(Kind::Printer),
         any::<u64>().prop_map(Kind::BadDay),
     ]
@@ -74,7 +77,9 @@ fn event() -> impl Strategy<Value = Event> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..1500);
     // Requests with fields that mean something, often enough.
     let setup = (
-        prop::sample::select(vec![0x00u8, 0x01, 0x02, 0x21, 0x40, 0x80, 0x81, 0x82, 0xa1, 0xc0]),
+        prop::sample::select(vec![
+            0x00u8, 0x01, 0x02, 0x20, 0x21, 0x23, 0x40, 0x80, 0x81, 0x82, 0xa0, 0xa1, 0xa3, 0xc0,
+        ]),
         prop_oneof![0..13u8, prop::sample::select(vec![0x5b, 0x5c, 0xfe, 0xff]), any::<u8>()],
         prop_oneof![0..4u16, (0..8u16).prop_map(|kind| kind << 8), any::<u16>()],
         prop_oneof![0..3u16, 0x80..0x84u16, any::<u16>()],
@@ -136,6 +141,7 @@ impl Rig {
                 Box::new(tablet)
             }
             Kind::Loopback => Box::new(Loopback::new(Pattern::Mod63)),
+            Kind::Hub => Box::new(Hub::new(HubOptions::default()).unwrap()),
             Kind::Printer => Box::new(Printer::new(Discard)),
             Kind::BadDay(seed) => {
                 let odds = Odds { nak: 100, stall: 100, error: 200 };

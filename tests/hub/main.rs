@@ -4,6 +4,7 @@
 mod driver;
 
 mod controllers;
+mod hostile;
 mod ports;
 #[allow(unreachable_pub, reason = "shared by the modules of this test")]
 mod rig;

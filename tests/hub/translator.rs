@@ -11,7 +11,7 @@ use crate::driver::enumerate::Enumerated;
 use crate::driver::host::{Device, HostDriver, Pipe, TransferError};
 use crate::driver::hub::HubDriver;
 use crate::driver::scripted::{Answer, Controls, Scripted, Seen};
-use crate::rig::{HUB, Rig, plug};
+use crate::rig::{HUB, Rig, hub, plug};
 
 const IN1: EndpointAddress = EndpointAddress::r#in(1);
 const IN3: EndpointAddress = EndpointAddress::r#in(3);
@@ -410,6 +410,37 @@ fn a_packet_that_spans_microframes_of_a_busy_bus_comes_in_parts() {
     assert_eq!(host.complete(token).0, NYET, "the rest passes just now");
     host.next_microframe();
     assert_eq!(host.complete(token), (DATA, vec![3; 4]));
+}
+
+#[test]
+fn a_host_whose_frame_index_jumps_back_is_served_from_there() {
+    let (mut host, device, controls) = full();
+    let token = host.token(&device, 3, Pid::In, TransferType::Interrupt);
+    host.start(token, Toggle::Data0, &[]);
+    host.microframe = 0;
+    controls.answer(IN3, [Answer::Data(vec![1])]);
+    assert_eq!(host.complete(token).0, NYET);
+    host.start(token, Toggle::Data0, &[]);
+    host.microframe += 2;
+    assert_eq!(host.complete(token), (DATA, vec![1]));
+}
+
+#[test]
+fn a_full_speed_hub_behind_the_translator_repeats_to_its_devices() {
+    let mut host = SplitHost::new(HubOptions::default());
+    let (inner, ports) = hub(HubOptions { speed: Speed::Full, ..HubOptions::default() });
+    host.rig.ports[0].attach(Box::new(inner)).unwrap();
+    for (port, speed, address) in [(1, Speed::Full, 6), (2, Speed::Low, 7)] {
+        let controls = plug(&ports[port - 1], speed);
+        let found = host.enumerate(5);
+        assert_eq!(found.device.speed, Speed::Full);
+        let inner = HubDriver::start(&mut host, &found).unwrap();
+        let found = inner.enumerate(&mut host, port as u16, address).unwrap();
+        assert_eq!(found.device.speed, speed);
+        controls.answer(IN1, [Answer::Data(vec![9; 3])]);
+        let input = found.pipe(&found.interfaces[0].endpoints[1]);
+        assert_eq!(host.receive(&input, 64).unwrap(), [9; 3]);
+    }
 }
 
 /// A full-speed device whose endpoint 4 is isochronous both ways.

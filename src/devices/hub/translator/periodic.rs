@@ -19,6 +19,9 @@ const MOST: usize = 16;
 /// Microframes after which a result that nobody collects is dropped (USB 2.0, 11.18.6.2), and a packet
 /// that is not continued.
 const PATIENCE: u64 = 4;
+/// Microframes ahead of the host in which a transaction can be under way: far more than the largest
+/// packet takes. What is further ahead belongs to a time before the host's frame index was set back.
+const HORIZON: u64 = 64;
 /// Largest full-speed packet.
 const LARGEST: usize = 1023;
 /// A byte at low speed takes as long as these at full speed.
@@ -113,7 +116,7 @@ impl Periodic {
     /// When a transaction of so many bytes passes the slow bus, from microframe `first` on.
     fn slices(&mut self, first: u64, bytes: usize) -> VecDeque<Slice> {
         let (mut microframe, mut taken) = self.bus;
-        if microframe < first {
+        if microframe < first || microframe > first.saturating_add(HORIZON) {
             (microframe, taken) = (first, 0);
         }
         let (mut slices, mut left) = (VecDeque::new(), bytes);
@@ -139,7 +142,9 @@ impl Periodic {
                 Work::Assembling { microframe, .. } => Some(*microframe),
                 Work::Result { slices, .. } => slices.front().map(|slice| slice.microframe),
             };
-            last.is_some_and(|last| now <= last.saturating_add(PATIENCE))
+            last.is_some_and(|last| {
+                now <= last.saturating_add(PATIENCE) && last <= now.saturating_add(HORIZON)
+            })
         });
     }
 
