@@ -171,14 +171,17 @@ fn a_read_only_image_says_so() {
 struct Loop(String);
 
 impl Loop {
-    fn new(path: &Path, sector: u32) -> Self {
+    /// Why not, if this user or this kernel sets up none.
+    fn new(path: &Path, sector: u32) -> Result<Self, String> {
         let output = std::process::Command::new("losetup")
             .args(["--show", "--find", "--sector-size", &sector.to_string()])
             .arg(path)
             .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Self(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+            .map_err(|error| format!("losetup: {error}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        Ok(Self(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
     }
 }
 
@@ -189,12 +192,19 @@ impl Drop for Loop {
     }
 }
 
+/// Needs root, for loop devices: without, it says so and checks nothing; in CI that is a failure.
 #[test]
-#[ignore = "needs root: it sets up loop devices"]
 fn a_block_device_has_its_own_sectors_and_may_be_discarded() {
     for (sector, block_size) in [(512, BlockSize::B512), (4096, BlockSize::B4096)] {
         let (_dir, path) = image(1 << 20);
-        let device = Loop::new(&path, sector);
+        let device = match Loop::new(&path, sector) {
+            Ok(device) => device,
+            Err(reason) => {
+                assert!(std::env::var("CI").is_err(), "no loop devices: {reason}");
+                eprintln!("SKIPPED: block devices are not tested, no loop devices: {reason}");
+                return;
+            }
+        };
         let mut expected = fs::read(&path).unwrap();
         let mut disk = RawImage::open(&device.0, Access::ReadWrite).unwrap();
         assert_eq!(disk.block_size(), block_size);
