@@ -32,6 +32,16 @@
 //! | [`usb`] | transfers, descriptors, chapter 9 around a [`UsbDevice`](usb::UsbDevice) |
 //! | [`dma`], [`time`] | guest memory and the clock, both lent for each call |
 //!
+//! # Features
+//!
+//! None is on by default. Each adds to the module `adapters`, the one place that knows of file
+//! descriptors and a clock.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `event-manager` | `SharedFunction`: a function that vCPU threads and an `event-manager` loop share |
+//! | `kvm` | `KvmInterrupt`: INTx on an irqfd, MSI by `KVM_SIGNAL_MSI` |
+//!
 //! # An EHCI controller with a disk
 //!
 //! ```

@@ -32,3 +32,8 @@ pub use kvm::{KvmInterrupt, Resample};
 pub use shared_function::SharedFunction;
 #[cfg(feature = "event-manager")]
 pub use wake_fd::WakeFd;
+
+/// The code of the embedding guide, compiled and run.
+#[cfg(all(doctest, feature = "event-manager"))]
+#[doc = include_str!("../../docs/embedding/embed.md")]
+mod guide {}
