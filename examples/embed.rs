@@ -58,6 +58,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+#[test]
+fn the_disk_enumerates() {
+    main().unwrap();
+}
+
 /// A driver that asks the device in port 1 who it is.
 mod guest {
     use std::time::Duration;
@@ -136,6 +141,7 @@ mod guest {
         let mut descriptor = [0; 18];
         memory.read_slice(&mut descriptor, GuestAddress(ANSWER.into())).expect("is RAM");
         println!("it says {descriptor:02x?}");
+        assert_eq!(descriptor[..2], [18, 1], "a device descriptor");
         let [.., v0, v1, p0, p1, _, _, _, _, _, _] = descriptor;
         let (vendor, product) = (u16::from_le_bytes([v0, v1]), u16::from_le_bytes([p0, p1]));
         println!("device {vendor:04x}:{product:04x} has enumerated");

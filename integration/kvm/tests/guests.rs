@@ -1,4 +1,4 @@
-//! The bare-metal guest in the VMM: where KVM can be used, that is.
+//! Guests in the VMM: where KVM can be used, that is.
 #![cfg(target_arch = "x86_64")]
 
 use std::io::{Read, Write};
@@ -87,6 +87,55 @@ fn without_disks_the_guest_finds_both_controllers_and_no_device() {
     let expected = "vm-usb bare-metal guest\nehci: no device\nohci: no device\npassed\n";
     assert_eq!(guest::common(&out), expected);
     assert_eq!(code, status(guest::PASSED));
+}
+
+/// A bzImage of 32-bit `code`.
+fn bzimage(code: &[u8]) -> Vec<u8> {
+    const SETUP_SECTORS: usize = 1;
+    let mut image = vec![0; (1 + SETUP_SECTORS) * 512];
+    image[0x1f1] = SETUP_SECTORS as u8;
+    image[0x202..0x206].copy_from_slice(b"HdrS");
+    image[0x206..0x208].copy_from_slice(&0x020f_u16.to_le_bytes());
+    image[0x211] = 1; // loadflags: LOADED_HIGH
+    image[0x214..0x218].copy_from_slice(&0x10_0000_u32.to_le_bytes());
+    image.extend(code);
+    image
+}
+
+/// Without an IDT an invalid instruction is a triple fault.
+const UD2: [u8; 2] = [0x0f, 0x0b];
+
+#[test]
+fn a_bzimage_starts_by_linuxs_boot_protocol() {
+    if let Err(error) = kvm_ioctls::Kvm::new() {
+        return skipped("a_bzimage_starts_by_linuxs_boot_protocol", &error);
+    }
+    let mut code = vec![
+        0x80, 0xbe, 0xe8, 0x01, 0x00, 0x00, 0x02, // cmp byte [esi + 1e8h], 2: e820_entries
+        0x75, 0x0a, //                               jne stop
+        0x8b, 0x86, 0x28, 0x02, 0x00, 0x00, //       mov eax, [esi + 228h]: cmd_line_ptr
+        0x8a, 0x00, //                               mov al, [eax]
+        0xe6, 0xf4, //                               out f4h, al
+    ];
+    code.extend(UD2); // stop:
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = folder.path().join("bzImage");
+    std::fs::write(&kernel, bzimage(&code)).unwrap();
+    let mut command = vmm();
+    command.args(["--memory", "16", "--cmdline", "7up", "--kernel"]).arg(kernel);
+    let (_, errors, code) = run(command);
+    assert_eq!(code, status(b'7'), "{errors}");
+}
+
+#[test]
+fn a_guest_that_resets_the_machine_ends_it_with_one_line() {
+    if let Err(error) = kvm_ioctls::Kvm::new() {
+        return skipped("a_guest_that_resets_the_machine_ends_it_with_one_line", &error);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = folder.path().join("bzImage");
+    std::fs::write(&kernel, bzimage(&UD2)).unwrap();
+    assert_refused(&["--kernel", kernel.to_str().unwrap()], "the guest", "");
 }
 
 /// One line that names the culprit and says what to do.
