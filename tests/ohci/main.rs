@@ -10,6 +10,7 @@ mod driver;
 
 mod rig;
 
+mod conformance;
 mod done;
 mod ed;
 mod err;
