@@ -4,13 +4,14 @@
 use log::warn;
 use vm_memory::GuestMemory;
 
+use super::budget::Budget;
 use super::done_queue::DoneQueue;
 use super::frame::{CATCH_UP_FRAMES, FrameClock, Pacing};
 use super::lists::{self, List, Service, ServiceRatio};
 use super::registers::Registers;
 use super::root_hub::RootHub;
 use super::spec::{Hcfs, Interrupts, hcca};
-use super::transaction::{Budget, Bus, LONGEST_INTERVAL};
+use super::transaction::{Bus, LONGEST_INTERVAL};
 use super::{ListKind, Unrecoverable, periodic};
 use crate::controller::{Context, HostController, Interrupt};
 use crate::dma::Dma;
@@ -94,7 +95,7 @@ impl Ohci {
             done: DoneQueue::default(),
             hub: RootHub::new(ports),
             clock: FrameClock::new(Pacing::default()),
-            budget: Budget::default(),
+            budget: Budget::new(Pacing::default()),
             frames: 0,
             attentive_until: 0,
             streaming_until: 0,
@@ -178,11 +179,12 @@ impl Ohci {
             return;
         }
         self.frames = self.frames.wrapping_add(1);
-        self.budget = Budget::default();
+        self.budget = Budget::new(self.clock.pacing());
         self.rung = false;
         let result = self.begin_frame(dma, overflow);
         let result = result.and_then(|()| self.run_periodic(dma, now));
         let result = result.and_then(|()| self.run_lists(dma, true, now));
+        let result = result.and_then(|()| self.hand_over_promptly(dma));
         self.check(result, now);
     }
 
@@ -191,22 +193,45 @@ impl Ohci {
         dma: Dma<'_, M>,
         overflow: bool,
     ) -> Result<(), Unrecoverable> {
-        let hcca = u64::from(self.registers.hcca);
-        let at = |offset| hcca.wrapping_add(offset);
+        let frame_number = self.hcca(hcca::FRAME_NUMBER);
         // The pad beside the number is written as zero with it.
-        dma.store(at(hcca::FRAME_NUMBER), self.clock.number().into())?;
+        dma.store(frame_number, self.clock.number().into())?;
         let so = std::mem::take(&mut self.overrun);
         self.registers.soc = self.registers.soc.wrapping_add(so.into()) & 3;
         self.registers.raise(Interrupts::new().with_sf(true).with_fno(overflow).with_so(so));
-        if let Some(head) = self.done.end_frame(!self.registers.status.wdh()) {
+        self.hand_over(dma)?;
+        self.done.end_frame();
+        Ok(())
+    }
+
+    fn hcca(&self, offset: u64) -> u64 {
+        u64::from(self.registers.hcca).wrapping_add(offset)
+    }
+
+    /// Gives the driver the done queue, if it is due and the driver has taken the last one.
+    fn hand_over<M: GuestMemory + ?Sized>(&mut self, dma: Dma<'_, M>) -> Result<(), Unrecoverable> {
+        if self.registers.status.wdh() {
+            return Ok(());
+        }
+        if let Some(head) = self.done.take_due() {
             // Bit 0 tells the driver that there is more to see than the queue.
             let more = self.registers.status.into_bits()
                 & self.registers.mask.into_bits()
                 & Interrupts::HOST;
-            dma.store(at(hcca::DONE_HEAD), head | u32::from(more != 0))?;
+            dma.store(self.hcca(hcca::DONE_HEAD), head | u32::from(more != 0))?;
             self.registers.raise(Interrupts::new().with_wdh(true));
         }
         Ok(())
+    }
+
+    /// The same in the middle of a frame. The specification has it where frames meet (4.4.2.3), but a
+    /// driver cannot tell, as long as the queue waits for WDH to be cleared; and the ones that unlink an
+    /// endpoint at once need one frame for a transfer then, not two.
+    fn hand_over_promptly<M: GuestMemory + ?Sized>(
+        &mut self,
+        dma: Dma<'_, M>,
+    ) -> Result<(), Unrecoverable> {
+        if self.clock.pacing() == Pacing::Wire { Ok(()) } else { self.hand_over(dma) }
     }
 
     fn run_periodic<M: GuestMemory + ?Sized>(
@@ -276,15 +301,17 @@ impl Ohci {
 
     /// Acts on what a register write or a device announced, now rather than in the next frame.
     fn answer_doorbell<M: GuestMemory + ?Sized>(&mut self, context: &Context<'_, M>) {
-        if self.rung
-            && self.is_running()
-            && self.clock.in_frame()
-            && let Some(dma) = context.dma()
-        {
-            self.rung = false;
-            let result = self.run_lists(dma, false, context.now);
-            self.check(result, context.now);
+        if !self.is_running() || !self.clock.in_frame() {
+            return;
         }
+        let Some(dma) = context.dma() else { return };
+        let mut result = Ok(());
+        if std::mem::take(&mut self.rung) {
+            self.budget.limit_to(self.clock.thousandths_left(context.now));
+            result = self.run_lists(dma, false, context.now);
+        }
+        let result = result.and_then(|()| self.hand_over_promptly(dma));
+        self.check(result, context.now);
     }
 
     /// UnrecoverableError stops all processing (6.5.9); registers go on working.

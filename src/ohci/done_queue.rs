@@ -34,16 +34,16 @@ impl DoneQueue {
         std::mem::replace(&mut self.head, td)
     }
 
-    /// A frame ends; returns the queue if it is due and the driver has seen the last one (WDH is
-    /// clear), and is empty then.
-    pub(super) fn end_frame(&mut self, may_write: bool) -> Option<u32> {
-        if self.counter == 0 && may_write && self.head != 0 {
-            return Some(std::mem::take(self).head);
-        }
-        if self.counter != NO_INTERRUPT {
-            self.counter = self.counter.saturating_sub(1);
-        }
-        None
+    /// The queue, if it is due; it is empty then. Only to be asked while the driver has seen the last
+    /// one: while WDH is clear.
+    pub(super) fn take_due(&mut self) -> Option<u32> {
+        let due = self.counter == 0 && self.head != 0;
+        due.then(|| std::mem::take(self).head)
+    }
+
+    /// A frame ends.
+    pub(super) fn end_frame(&mut self) {
+        self.skip(1);
     }
 
     /// `frames` ended that nobody looked at.

@@ -23,10 +23,11 @@ const EAGER_UNREAD_NANOS: u64 = 150_000;
 /// enabled for good gets its frames at their normal rate.
 const EAGER_BOUNDARIES: u8 = 4;
 
-/// How frames follow each other.
+/// How frames follow each other, and how much fits into one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pacing {
-    /// A frame is 1 ms. Within it, control and bulk transfers are as fast as their devices.
+    /// A frame is 1 ms. Within it, control and bulk transfers are as fast as their devices, and the
+    /// done queue is handed over as soon as DelayInterrupt allows.
     #[default]
     RealTime,
     /// A frame ends early when the driver does nothing but wait for its end: for StartofFrame, or for
@@ -36,6 +37,9 @@ pub enum Pacing {
     ///
     /// While an isochronous endpoint is served, every frame is 1 ms.
     Eager,
+    /// A frame is 1 ms and carries what 12 Mbit/s do, one packet a visit, and the done queue is
+    /// handed over where frames meet: what real hardware costs, for driver authors.
+    Wire,
 }
 
 /// HcFmNumber, HcFmRemaining and the moments at which they change.
@@ -71,6 +75,17 @@ struct Early {
 impl FrameClock {
     pub(super) fn new(pacing: Pacing) -> Self {
         Self { pacing, number: 0, frt: false, stopped_at: 0, run: None, early: Early::default() }
+    }
+
+    pub(super) fn pacing(&self) -> Pacing {
+        self.pacing
+    }
+
+    /// What is left of the frame under way, in thousandths.
+    pub(super) fn thousandths_left(&self, now: Time) -> u32 {
+        let elapsed = self.run.map_or(FRAME_NANOS, |run| now.nanos_since(run.start));
+        let left = FRAME_NANOS.saturating_sub(elapsed).saturating_mul(1000);
+        left.checked_div(FRAME_NANOS).and_then(|left| u32::try_from(left).ok()).unwrap_or(0)
     }
 
     /// Software or hardware reset.

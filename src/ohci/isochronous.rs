@@ -5,7 +5,7 @@ use vm_memory::GuestMemory;
 
 use super::descriptors::Ed;
 use super::spec::{ConditionCode, IsoControl, POINTER};
-use super::transaction::{Budget, Bus};
+use super::transaction::{Bus, Met};
 use crate::dma::{Dma, DmaError};
 use crate::usb::{Outcome, Pid, Status, Toggle, Transfer};
 
@@ -106,7 +106,7 @@ impl IsoTd {
 impl<M: GuestMemory + ?Sized> Bus<'_, '_, M> {
     /// Serves an isochronous ED in frame `frame`: retires what is late, and sends or receives one
     /// packet of the first TD that is not.
-    pub(super) fn serve_isochronous(&mut self, ed: &Ed, frame: u16) -> Result<(), DmaError> {
+    pub(super) fn serve_isochronous(&mut self, ed: &Ed, frame: u16) -> Result<Met, DmaError> {
         let mut head = ed.head_p();
         while head != ed.tail_p {
             let mut td = IsoTd::load(&self.dma, head)?;
@@ -120,6 +120,10 @@ impl<M: GuestMemory + ?Sized> Bus<'_, '_, M> {
                     head = td.next_td;
                 }
                 Due::Packet(packet) => {
+                    let len = td.segments(packet).map_or(0, |[(_, a), (_, b)]| a.saturating_add(b));
+                    if !self.budget.has_room(len, ed.control.s()) {
+                        return Ok(Met::Full);
+                    }
                     let (code, size) = self.isochronous_packet(ed, &td, packet)?;
                     td.store_status(&self.dma, packet, code, size)?;
                     if packet == u16::from(td.control.fc()) {
@@ -129,7 +133,7 @@ impl<M: GuestMemory + ?Sized> Bus<'_, '_, M> {
                 }
             }
         }
-        Ok(())
+        Ok(Met::Progress)
     }
 
     /// One packet; returns its condition code and size. There is no second try.
@@ -152,7 +156,7 @@ impl<M: GuestMemory + ?Sized> Bus<'_, '_, M> {
         if pid == Pid::Out && len > ed.control.mps().into() {
             return Ok((ConditionCode::DataOverrun, 0));
         }
-        self.budget.spend(len);
+        self.budget.spend(len, ed.control.s());
         let Some(port) = self.hub.route(ed.control.fa(), ed.control.s()) else {
             return Ok((ConditionCode::DeviceNotResponding, 0));
         };
@@ -197,14 +201,5 @@ fn packet_status(pid: Pid, asked: u32, outcome: Outcome) -> (ConditionCode, u32)
         Status::Error(error) => (error.into(), received),
         // None of these exists for an isochronous endpoint.
         Status::Nak(_) | Status::Pending | Status::Stall => (ConditionCode::DeviceNotResponding, 0),
-    }
-}
-
-impl Budget {
-    /// Takes one late TD from the budget; false if there is none left.
-    fn spend_late(&mut self) -> bool {
-        let left = self.late.checked_sub(1);
-        self.late = left.unwrap_or(0);
-        left.is_some()
     }
 }

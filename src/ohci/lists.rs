@@ -167,6 +167,12 @@ impl<'a> Runner<'a> {
             Met::Progress => self.progress = true,
             Met::Again => self.list.again = true,
             Met::Parked => {}
+            Met::Full => {
+                self.list.current = address;
+                self.list.again = true;
+                self.finished = true;
+                return Ok(false);
+            }
         }
         Ok(true)
     }

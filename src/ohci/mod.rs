@@ -14,6 +14,7 @@
 //! ready, its descriptors are read afresh, so a driver that takes its memory back never sees a late
 //! write.
 
+mod budget;
 mod controller;
 mod descriptors;
 mod done_queue;

@@ -47,17 +47,21 @@ pub(super) fn run<M: GuestMemory + ?Sized>(
         }
         left = left.saturating_sub(1);
         let ed = Ed::load(&bus.dma, at)?;
-        if ed.control.f() {
-            if !isochronous {
+        if ed.control.f() && !isochronous {
+            break;
+        }
+        if ed.is_live() {
+            let met = if ed.control.f() {
+                served.isochronous = true;
+                bus.serve_isochronous(&ed, number)?
+            } else {
+                bus.serve(&ed, ListKind::Periodic, frames)?
+            };
+            served.active |= met != Met::Parked;
+            if met == Met::Full {
+                served.overrun = true;
                 break;
             }
-            if ed.is_live() {
-                served.isochronous = true;
-                bus.serve_isochronous(&ed, number)?;
-            }
-        } else if ed.is_live() {
-            let met = bus.serve(&ed, ListKind::Periodic, frames)?;
-            served.active |= matches!(met, Met::Progress | Met::Again);
         }
         at = ed.next;
     }

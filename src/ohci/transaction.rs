@@ -3,6 +3,7 @@
 
 use vm_memory::GuestMemory;
 
+use super::budget::Budget;
 use super::descriptors::{Ed, Td};
 use super::done_queue::DoneQueue;
 use super::endpoints::Offer;
@@ -13,46 +14,11 @@ use crate::dma::Dma;
 use crate::time::Time;
 use crate::usb::{EndpointAddress, Outcome, Pid, Readiness, Status, Toggle, Transfer};
 
-/// Most TDs that are tried in one frame. The wire has time for about 120 packets; this is far more
-/// than any driver queues for a millisecond, and bounds what a loop of TDs can cost.
-const TRANSACTIONS: u32 = 1024;
-/// Most bytes offered in one frame: 1 GB/s, beyond any device here.
-const BYTES: u32 = 1 << 20;
-
-/// Most isochronous TDs that are retired late in one frame. A loop of them never ends; what is left
-/// is late in the next frame too.
-const LATE_TDS: u32 = 256;
-
 /// Frames between two visits to a periodic ED at most: there are 32 lists.
 pub(super) const LONGEST_INTERVAL: u32 = 32;
 
 /// Errors in a row after which a TD is given up (4.3.2: the third).
 const LAST_ERROR: u8 = 2;
-
-/// What a frame may still cost.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
-    transactions: u32,
-    bytes: u32,
-    pub(super) late: u32,
-}
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self { transactions: TRANSACTIONS, bytes: BYTES, late: LATE_TDS }
-    }
-}
-
-impl Budget {
-    pub(super) fn is_spent(&self) -> bool {
-        self.transactions == 0 || self.bytes == 0
-    }
-
-    pub(super) fn spend(&mut self, bytes: u32) {
-        self.transactions = self.transactions.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(bytes);
-    }
-}
 
 /// What came of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +29,8 @@ pub(super) enum Met {
     Parked,
     /// A TD that must be tried again.
     Again,
+    /// A TD for which this frame has no room left; it was not tried.
+    Full,
 }
 
 /// How a transaction left its TD.
@@ -109,11 +77,15 @@ impl<M: GuestMemory + ?Sized> Bus<'_, '_, M> {
         let toggle = td.toggle(ed.head.c());
         let Some(pid) = td.pid(ed.control) else {
             // DP names no token: nothing can be sent.
-            self.budget.spend(0);
+            self.budget.spend(0, false);
             return self.retire(ed, &td, &td, toggle, ConditionCode::UnexpectedPid);
         };
         let packet = u32::from(ed.control.mps());
-        let asked = if list == ListKind::Periodic { left.min(packet) } else { left };
+        let single = list == ListKind::Periodic || self.budget.is_wire();
+        let asked = if single { left.min(packet) } else { left };
+        if !self.budget.has_room(asked, ed.control.s()) {
+            return Ok(Met::Full);
+        }
         let transaction = Transaction { ed: *ed, td, pid, toggle, left, asked };
         match self.ask(&transaction, list, seen)? {
             Some(outcome) => self.conclude(&transaction, outcome),
@@ -138,14 +110,14 @@ impl<M: GuestMemory + ?Sized> Bus<'_, '_, M> {
         let port = self.hub.route(ed.control.fa(), ed.control.s());
         let Some(port) = port.filter(|_| ed.control.mps() != 0 || *left == 0) else {
             // Nobody listens; or no packet can carry what is left, as none may carry a byte.
-            self.budget.spend(0);
+            self.budget.spend(*asked, ed.control.s());
             return Ok(Some(Outcome::TIMEOUT));
         };
         let offer = Offer::new(list, ed, td);
         if !port.gate(endpoint, &offer, seen) {
             return Ok(None);
         }
-        self.budget.spend(*asked);
+        self.budget.spend(*asked, ed.control.s());
         let mut buffer = self.dma.buffer(&td.segments(*asked)?)?;
         let transfer = Transfer {
             pid: *pid,

@@ -50,7 +50,7 @@ fn ohci_reg_4_software_reset_leaves_suspend_and_the_wakeup_connection() {
 #[test]
 fn ohci_reg_5_software_reset_clears_pointers_and_interrupts() {
     let mut rig = running();
-    let td = rig.out(&[1; 8]);
+    let td = rig.td(td::OUT | td::delay(6), 0, 0);
     let ed = rig.endpoint_ed(BULK_OUT, &[td]);
     rig.m.write32(reg::CONTROL_HEAD_ED, ed);
     rig.m.write32(reg::CONTROL_CURRENT_ED, ed);

@@ -111,7 +111,7 @@ fn check(arguments: &Arguments) -> Result<ohci::Pacing, Failure> {
     match arguments.pacing {
         None | Some(Pacing::Realtime) => Ok(ohci::Pacing::RealTime),
         Some(Pacing::Eager) => Ok(ohci::Pacing::Eager),
-        Some(Pacing::Wire) => refuse("--pacing wire"),
+        Some(Pacing::Wire) => Ok(ohci::Pacing::Wire),
     }
 }
 
