@@ -172,9 +172,7 @@ impl Turns<'_> {
             Received::Message => {}
         }
         let now = clock::now();
-        if std::mem::take(&mut self.slept) {
-            self.spin.slept(now.since(self.last_message));
-        }
+        self.spin.message(std::mem::take(&mut self.slept));
         self.last_message = now;
         let handled = self.session.handle(now, &mut self.inbox, &mut self.outbox);
         self.inbox.clear();

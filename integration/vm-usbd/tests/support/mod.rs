@@ -112,6 +112,10 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(name: &str) -> Self {
+        Self::with_policy(name, SpinPolicy::default())
+    }
+
+    pub fn with_policy(name: &str, spin: SpinPolicy) -> Self {
         let path = std::env::temp_dir().join(format!("vm-usbd-{}-{name}.sock", std::process::id()));
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let mut server = Server {
@@ -124,7 +128,7 @@ impl Bench {
                 Interrupts::default(),
             ),
             doorbell: doorbell.clone(),
-            spin: SpinPolicy::default(),
+            spin,
         };
         let thread = std::thread::spawn(move || server.run());
         Self { path, doorbell, thread: Some(thread) }
