@@ -5,8 +5,9 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{Mode, fchmod};
+use rustix::fs::{CWD, Mode, RenameFlags, fchmod, renameat_with};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
@@ -15,6 +16,10 @@ use thiserror::Error;
 
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 4;
+/// Bytes of the longest path that fits into a socket address with its end.
+const LONGEST: usize = 107;
+/// Sockets of this process so far.
+static DRAFTS: AtomicU32 = AtomicU32::new(0);
 
 /// Why a socket cannot be opened.
 #[derive(Debug, Error)]
@@ -26,7 +31,7 @@ pub enum ListenError {
     #[error("{0}: exists and is not a socket: choose another path or remove it")]
     NotASocket(PathBuf),
     /// The path does not fit into a socket address.
-    #[error("{0}: too long for a socket: a path may have 107 bytes")]
+    #[error("{0}: too long for a socket: choose a path of up to 100 bytes")]
     TooLong(PathBuf),
     /// The system said no.
     #[error("{0}: cannot create the socket: {1}")]
@@ -43,31 +48,37 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. The file has mode 0600 from the moment it appears.
+    /// Listens at `path`. The file has mode 0600, and can be connected to, from the moment it appears.
     ///
     /// # Errors
     /// If the path cannot be used; see [`ListenError`].
     pub fn new(path: &Path) -> Result<Self, ListenError> {
-        let io = |error: io::Error| ListenError::Io(path.to_owned(), error);
-        let address = SocketAddrUnix::new(path).map_err(|error| match error {
-            Errno::NAMETOOLONG => ListenError::TooLong(path.to_owned()),
-            error => io(error.into()),
-        })?;
+        let too_long = || ListenError::TooLong(path.to_owned());
+        let io = |error: Errno| ListenError::Io(path.to_owned(), error.into());
+        path.file_name().ok_or_else(|| io(Errno::INVAL))?;
+        if path.as_os_str().len() > LONGEST {
+            return Err(too_long());
+        }
+        // Made under another name first: who waits for the file finds it working.
+        let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+        let draft = path.with_file_name(format!(".{:x}.{number:x}", std::process::id()));
+        // A process of the same number may have died before it gave its own a name.
+        let _ = std::fs::remove_file(&draft);
+        let address = SocketAddrUnix::new(&draft).map_err(|_| too_long())?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-            .map_err(|error| io(error.into()))?;
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(io)?;
         // The file takes over the mode that the socket has when it is bound.
-        fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(|error| io(error.into()))?;
-        let bound = match bind(&socket, &address) {
-            Err(Errno::ADDRINUSE) => {
-                remove_stale(path)?;
-                bind(&socket, &address)
-            }
-            other => other,
-        };
-        bound.map_err(|error| io(error.into()))?;
-        let file = std::fs::symlink_metadata(path).map_err(io)?;
-        listen(&socket, BACKLOG).map_err(|error| io(error.into()))?;
+        fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(io)?;
+        bind(&socket, &address).map_err(io)?;
+        let published = listen(&socket, BACKLOG).map_err(io).and_then(|()| publish(&draft, path));
+        if published.is_err() {
+            // It is no longer in the way if it is already gone.
+            let _ = std::fs::remove_file(&draft);
+        }
+        published?;
+        let file = std::fs::symlink_metadata(path)
+            .map_err(|error| ListenError::Io(path.to_owned(), error))?;
         Ok(Self { socket: socket.into(), path: path.to_owned(), file: identity(&file) })
     }
 
@@ -102,6 +113,19 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.remove();
     }
+}
+
+/// Gives the socket its name, unless a live server has it.
+fn publish(draft: &Path, path: &Path) -> Result<(), ListenError> {
+    let rename = || renameat_with(CWD, draft, CWD, path, RenameFlags::NOREPLACE);
+    let renamed = match rename() {
+        Err(Errno::EXIST) => {
+            remove_stale(path)?;
+            rename()
+        }
+        other => other,
+    };
+    renamed.map_err(|error| ListenError::Io(path.to_owned(), error.into()))
 }
 
 fn identity(file: &Metadata) -> (u64, u64) {
