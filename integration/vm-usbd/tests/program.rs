@@ -274,9 +274,9 @@ fn a_client_that_comes_back_finds_a_controller_as_new() {
         client.region_write(CONFIG, 4, &[6, 0]).unwrap();
         client.region_read(BAR0, 4, &mut control).unwrap();
         assert_eq!(control, [0; 4], "HcControl after power-on");
-        client.region_write(BAR0, 4, &[0x80, 0, 0, 0]).unwrap();
+        client.region_write(BAR0, 4, &[0x03, 0, 0, 0]).unwrap();
         client.region_read(BAR0, 4, &mut control).unwrap();
-        assert_eq!(control, [0x80, 0, 0, 0], "USBOPERATIONAL");
+        assert_eq!(control, [0x03, 0, 0, 0], "ControlBulkServiceRatio");
     }
     assert!(server.end(rustix::process::Signal::TERM).success());
     assert_eq!(server.said(), "", "coming and going is nothing to talk about");
