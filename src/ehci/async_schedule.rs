@@ -2,10 +2,12 @@
 
 use vm_memory::GuestMemory;
 
+use super::engine::Engine;
 use super::polling::Ring;
-use super::queue_head::{Engine, QueueHead, Visit};
+use super::queue_head::{QueueHead, Visit};
 use super::spec::{Characteristics, Link, qh};
 use super::waiting::Schedule;
+use super::{split, transaction};
 use crate::dma::DmaError;
 
 /// Queue heads visited in one turn. A ring is as long as the guest likes; what is left is visited in
@@ -62,7 +64,11 @@ impl AsyncSchedule {
             if head.characteristics.head() && !std::mem::take(&mut self.reclamation) {
                 return Ok(turn);
             }
-            let visit = head.visit(engine, SCHEDULE, None, self.step)?;
+            let visit = if head.is_split() {
+                split::visit(&head, engine, self.step)?
+            } else {
+                transaction::visit(&head, engine, SCHEDULE, None, self.step)?
+            };
             let mut stay = false;
             match visit {
                 Visit::Executed { bytes: moved, progress } => {

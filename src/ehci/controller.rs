@@ -5,11 +5,11 @@ use vm_memory::GuestMemory;
 
 use super::async_schedule::AsyncSchedule;
 use super::clock::{FrameClock, Microframe};
+use super::engine::Engine;
 use super::interrupts::Interrupts;
 use super::periodic_schedule::{Budget, Next, PeriodicSchedule};
 use super::polling::Polling;
 use super::ports::{PortEvents, RootPort};
-use super::queue_head::Engine;
 use super::spec::{MICROFRAMES, UsbCmd, usbsts};
 use super::structures::Structures;
 use super::waiting::{Schedule, Waiting};

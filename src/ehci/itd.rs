@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use vm_memory::GuestMemory;
 
-use super::queue_head::Engine;
+use super::engine::Engine;
 use super::spec::{Transaction, itd, usbsts};
 use super::structures::Structures;
 use crate::dma::DmaError;

@@ -5,14 +5,15 @@
 //! * the complete register file, root ports and the hand-off to a companion (EHCI 2, 4.2, 4.3);
 //! * the asynchronous schedule with its doorbell: control and bulk transfers (EHCI 4.8 to 4.11);
 //! * the periodic schedule with isochronous transfers and interrupt queue heads (EHCI 4.6, 4.7);
-//! * interrupts with the threshold as a maximum rate (EHCI 4.15).
+//! * interrupts with the threshold as a maximum rate (EHCI 4.15);
+//! * split transactions for full- and low-speed devices behind a high-speed hub (EHCI 4.12).
 //!
-//! Not yet: split transactions (full- and low-speed devices behind a high-speed hub: nobody answers
-//! there), the debug port and the revision 1.1 addendum.
+//! Not yet: the debug port and the revision 1.1 addendum.
 
 mod async_schedule;
 mod clock;
 mod controller;
+mod engine;
 mod interrupts;
 mod itd;
 mod overlay;
@@ -21,8 +22,11 @@ mod polling;
 mod ports;
 mod queue_head;
 mod registers;
+mod sitd;
 mod spec;
+mod split;
 mod structures;
+mod transaction;
 mod waiting;
 
 pub use controller::{EECP, Ehci};

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use vm_memory::GuestMemory;
 
-use super::spec::{Characteristics, EndpointSpeed, Token, TokenPid, qh, qtd};
+use super::spec::{Characteristics, EndpointSpeed, SplitProgress, SplitTag, Token, qh, qtd};
 use super::structures::Structures;
 use crate::dma::DmaError;
 
@@ -153,6 +153,13 @@ impl Overlay {
         }
     }
 
+    /// CERR after a success: 3, unless errors are not counted (EHCI 4.10.3).
+    pub(super) fn reload_error_count(&mut self) {
+        if self.token.cerr() != 0 {
+            self.token.set_cerr(3);
+        }
+    }
+
     /// NakCnt starts again at RL (EHCI 4.9).
     pub(super) fn reload_nak_count(&mut self, characteristics: Characteristics) {
         let count = u32::from(characteristics.nak_reload()).wrapping_shl(1);
@@ -170,18 +177,31 @@ impl Overlay {
         }
     }
 
+    /// How far the split transaction of an interrupt endpoint is (EHCI 3.6.3).
+    pub(super) fn split(&self) -> (SplitProgress, SplitTag) {
+        let [_, progress, tag, ..] = self.buffers.low;
+        (progress.into(), tag.into())
+    }
+
+    pub(super) fn set_split(&mut self, progress: SplitProgress, tag: SplitTag) {
+        let [_, first, second, ..] = &mut self.buffers.low;
+        (*first, *second) = (progress.into(), tag.into());
+    }
+
     /// Ends the transfer in error: it stays where it is (EHCI 4.10.3).
     pub(super) fn halt(&mut self) {
         self.token.set_halted(true);
         self.token.set_active(false);
     }
 
-    /// A failed transaction (EHCI 4.10.3). CERR that started at 0 does not count.
+    /// A transaction without a good answer (EHCI 4.10.3).
     pub(super) fn transaction_error(&mut self) {
         self.token.set_transaction_error(true);
-        if self.token.pid() == TokenPid::Out {
-            self.token.set_ping(true);
-        }
+        self.transaction_failed();
+    }
+
+    /// A failed transaction costs one of CERR; a CERR that started at 0 does not count.
+    pub(super) fn transaction_failed(&mut self) {
         match self.token.cerr() {
             0 => {}
             1 => {
@@ -200,24 +220,39 @@ impl Overlay {
         address: u32,
         read: &Self,
     ) -> Result<(), DmaError> {
+        self.store_head(memory, address, read)?;
+        if !self.token.active() {
+            memory.store(self.current, qtd::TOKEN, self.token.into())?;
+        }
+        Ok(())
+    }
+
+    /// Writes the overlay to the queue head at `address`, as far as it differs from what was read.
+    pub(super) fn store_head<M: GuestMemory + ?Sized>(
+        &self,
+        memory: &Structures<'_, M>,
+        address: u32,
+        read: &Self,
+    ) -> Result<(), DmaError> {
         if self.fresh {
             memory.store(address, qh::CURRENT, self.current)?;
             memory.store(address, qh::NEXT, self.next)?;
             memory.store_array(address, qh::BUFFERS, &self.buffers.low)?;
             memory.store_wide(address, qh::BUFFERS_HIGH, &self.buffers.high)?;
-        } else if let ([now, ..], [before, ..]) = (self.buffers.low, read.buffers.low)
-            && now != before
-        {
-            memory.store(address, qh::BUFFERS, now)?;
+        } else {
+            let mut offset = qh::BUFFERS;
+            for (now, before) in self.buffers.low.iter().zip(&read.buffers.low) {
+                if now != before {
+                    memory.store(address, offset, *now)?;
+                }
+                offset = offset.wrapping_add(4);
+            }
         }
         if self.fresh || self.alternate != read.alternate {
             memory.store(address, qh::ALTERNATE, self.alternate)?;
         }
         if self.fresh || self.token != read.token {
             memory.store(address, qh::TOKEN, self.token.into())?;
-        }
-        if !self.token.active() {
-            memory.store(self.current, qtd::TOKEN, self.token.into())?;
         }
         Ok(())
     }

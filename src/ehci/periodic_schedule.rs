@@ -3,10 +3,11 @@
 use vm_memory::GuestMemory;
 
 use super::clock::Microframe;
-use super::itd;
-use super::queue_head::{Engine, QueueHead, Visit};
+use super::engine::Engine;
+use super::queue_head::{QueueHead, Visit};
 use super::spec::{Element, Link, MICROFRAMES};
 use super::waiting::Schedule;
+use super::{itd, sitd, split, transaction};
 use crate::dma::DmaError;
 
 /// Elements visited in one microframe. A guest can link its list into a ring or hang thousands of
@@ -21,6 +22,8 @@ const MICROFRAME_BYTES: u32 = 7500;
 /// A longer list is looked at piece by piece.
 const LOOK_AHEAD: u32 = 4096;
 
+/// The microframes in which an FSTN leads back to the frame before (EHCI 4.12.2.2.1).
+const SPAN_MICROFRAMES: u8 = 0b11;
 /// Idle branches that a look ahead remembers.
 const REMEMBERED: usize = 4;
 
@@ -164,9 +167,13 @@ impl PeriodicSchedule {
             match link.element() {
                 Element::QueueHead => {
                     let head = QueueHead::load(&engine.memory, address)?;
-                    let s_mask = head.capabilities.s_mask();
-                    if s_mask & !busy != 0 && head.has_work(engine, SCHEDULE, met)? {
-                        busy |= s_mask;
+                    let mask = if head.is_split() {
+                        split::microframes(&head)
+                    } else {
+                        head.capabilities.s_mask()
+                    };
+                    if mask & !busy != 0 && head.has_work(engine, SCHEDULE, met)? {
+                        busy |= mask;
                     }
                     link = head.link;
                 }
@@ -174,9 +181,16 @@ impl PeriodicSchedule {
                     busy |= itd::active(&engine.memory, address)?;
                     link = Link(engine.memory.load(address, 0)?);
                 }
-                // Splits pass by.
-                Element::SplitIsochronousTd | Element::SpanNode => {
+                Element::SplitIsochronousTd => {
+                    busy |= sitd::active(&engine.memory, address)?;
                     link = Link(engine.memory.load(address, 0)?);
+                }
+                Element::SpanNode => {
+                    let [normal, back] = engine.memory.load_array(address, 0)?;
+                    if !Link(back).terminates() {
+                        busy |= SPAN_MICROFRAMES;
+                    }
+                    link = Link(normal);
                 }
             }
         }
@@ -193,6 +207,9 @@ impl PeriodicSchedule {
     ) -> Result<(), DmaError> {
         let mut link = entry;
         let mut bytes = 0u32;
+        // Where to go on after the back path of an FSTN; while that is set, only splits of the frame
+        // before are completed (EHCI 4.12.2.2.1).
+        let mut saved: Option<Link> = None;
         engine.microframe = at;
         for _ in 0..ELEMENTS {
             if link.terminates() || bytes >= MICROFRAME_BYTES || budget.elements == 0 {
@@ -203,26 +220,72 @@ impl PeriodicSchedule {
             match link.element() {
                 Element::QueueHead => {
                     let head = QueueHead::load(&engine.memory, address)?;
-                    if head.capabilities.s_mask().wrapping_shr(slot(at)) & 1 != 0 {
-                        let packets = Some(head.capabilities.mult().max(1));
-                        let visit = head.visit(engine, SCHEDULE, packets, at)?;
-                        if let Visit::Executed { bytes: moved, .. } = visit {
-                            bytes = bytes.saturating_add(moved);
-                        }
+                    if let Visit::Executed { bytes: moved, .. } =
+                        visit(&head, engine, at, saved.is_some())?
+                    {
+                        bytes = bytes.saturating_add(moved);
                     }
                     link = head.link;
                 }
                 Element::IsochronousTd => {
-                    bytes = bytes.saturating_add(itd::execute(engine, address, slot(at))?);
+                    if saved.is_none() {
+                        bytes = bytes.saturating_add(itd::execute(engine, address, slot(at))?);
+                    }
                     link = Link(engine.memory.load(address, 0)?);
                 }
-                Element::SplitIsochronousTd | Element::SpanNode => {
+                Element::SplitIsochronousTd => {
+                    if saved.is_none() {
+                        bytes = bytes.saturating_add(sitd::execute(engine, address, at)?);
+                    }
                     link = Link(engine.memory.load(address, 0)?);
+                }
+                Element::SpanNode => {
+                    let normal = Link(engine.memory.load(address, 0)?);
+                    let spans = SPAN_MICROFRAMES.wrapping_shr(slot(at)) & 1 != 0;
+                    link = match (spans, saved) {
+                        (false, _) => normal,
+                        (true, None) => {
+                            // Save-Place if there is a way back, else Restore.
+                            let back = Link(engine.memory.load(address, 4)?);
+                            if back.terminates() {
+                                normal
+                            } else {
+                                saved = Some(normal);
+                                back
+                            }
+                        }
+                        (true, Some(place)) => {
+                            let back = Link(engine.memory.load(address, 4)?);
+                            if back.terminates() {
+                                saved = None;
+                                place
+                            } else {
+                                normal
+                            }
+                        }
+                    };
                 }
             }
         }
         Ok(())
     }
+}
+
+/// One visit of an interrupt queue head in microframe `at`, if it is its turn.
+fn visit<M: GuestMemory + ?Sized>(
+    head: &QueueHead,
+    engine: &mut Engine<'_, M>,
+    at: Microframe,
+    recovery: bool,
+) -> Result<Visit, DmaError> {
+    if head.is_split() {
+        return split::visit_interrupt(head, engine, at, recovery);
+    }
+    if recovery || head.capabilities.s_mask().wrapping_shr(slot(at)) & 1 == 0 {
+        return Ok(Visit::Idle);
+    }
+    let packets = Some(head.capabilities.mult().max(1));
+    transaction::visit(head, engine, SCHEDULE, packets, at)
 }
 
 /// FRINDEX 2:0.

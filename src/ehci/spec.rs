@@ -311,6 +311,102 @@ pub(super) mod qtd {
     pub(in super::super) const BUFFERS_HIGH: u32 = 0x20;
 }
 
+/// The low part of the overlay's page 1 (EHCI 3.6.3).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub(super) struct SplitProgress {
+    /// C-prog-mask: complete-splits that were sent.
+    pub c_prog_mask: u8,
+    #[bits(24)]
+    _page: u32,
+}
+
+/// The low part of the overlay's page 2 (EHCI 3.6.3).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub(super) struct SplitTag {
+    /// FrameTag: the frame in which the next complete-split is expected.
+    #[bits(5)]
+    pub frame: u8,
+    /// S-bytes: bytes of the packet received so far.
+    #[bits(7)]
+    pub bytes: u8,
+    #[bits(20)]
+    _page: u32,
+}
+
+/// siTD dword 1 (EHCI 3.4.2).
+#[bitfield(u32)]
+pub(super) struct SiTdEndpoint {
+    #[bits(7)]
+    pub address: u8,
+    __: bool,
+    #[bits(4)]
+    pub endpoint: u8,
+    #[bits(4)]
+    __: u8,
+    #[bits(7)]
+    pub hub_address: u8,
+    __: bool,
+    #[bits(7)]
+    pub port: u8,
+    pub direction_in: bool,
+}
+
+/// siTD dword 2 (EHCI 3.4.2).
+#[bitfield(u32)]
+pub(super) struct SiTdMasks {
+    pub s_mask: u8,
+    pub c_mask: u8,
+    #[bits(16)]
+    __: u16,
+}
+
+/// siTD dword 3 (EHCI 3.4.3).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub(super) struct SiTdState {
+    __: bool,
+    pub split_complete: bool,
+    pub missed_microframe: bool,
+    pub transaction_error: bool,
+    pub babble: bool,
+    pub data_buffer_error: bool,
+    /// ERR: the translator says that the transaction failed.
+    pub error: bool,
+    pub active: bool,
+    pub c_prog_mask: u8,
+    #[bits(10)]
+    pub total: u16,
+    #[bits(4)]
+    __: u8,
+    pub second_page: bool,
+    pub ioc: bool,
+}
+
+/// siTD dword 5 (EHCI 3.4.4).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub(super) struct SiTdPosition {
+    #[bits(3)]
+    pub count: u8,
+    #[bits(2)]
+    pub position: u8,
+    #[bits(7)]
+    __: u8,
+    #[bits(20)]
+    pub page: u32,
+}
+
+/// Offsets of a siTD's dwords (EHCI 3.4).
+pub(super) mod sitd {
+    pub(in super::super) const ENDPOINT: u32 = 0x04;
+    pub(in super::super) const STATE: u32 = 0x0c;
+    pub(in super::super) const BUFFER: u32 = 0x10;
+    pub(in super::super) const POSITION: u32 = 0x14;
+    pub(in super::super) const BUFFERS_HIGH: u32 = 0x1c;
+}
+
 /// One transaction of an iTD (EHCI 3.3.2).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use vm_usb::ehci::Ehci;
-use vm_usb::usb::{Direction, EndpointAddress, Pid, SetupPacket, Speed};
+use vm_usb::usb::{Direction, EndpointAddress, Pid, SetupPacket, Speed, request};
 
 use super::host::{Device, HostDriver, Pipe, TransferError};
 use super::machine::Machine;
@@ -104,6 +104,10 @@ pub const HEAD: u32 = 1 << 15;
 pub const DTC: u32 = 1 << 14;
 /// QH dword 1: a high-speed endpoint.
 pub const HIGH_SPEED: u32 = 2 << 12;
+/// QH dword 1: a low-speed endpoint; full speed is 0.
+pub const LOW_SPEED: u32 = 1 << 12;
+/// QH dword 1: a full- or low-speed control endpoint.
+pub const CONTROL: u32 = 1 << 27;
 
 /// Entries of the frame list.
 pub const FRAMES: u32 = 1024;
@@ -195,6 +199,8 @@ pub struct EhciDriver {
     queues: HashMap<(u8, u8), Queue>,
     /// Period of each interrupt queue head.
     periods: HashMap<u32, u32>,
+    /// The hub with the transaction translator of each full- or low-speed device, and its port.
+    translators: HashMap<u8, (u8, u8)>,
     /// USBSTS events seen by the interrupt handler.
     pub events: Vec<u32>,
     /// Times the interrupt handler found something to do.
@@ -215,6 +221,7 @@ impl EhciDriver {
             frame_list: 0,
             queues: HashMap::new(),
             periods: HashMap::new(),
+            translators: HashMap::new(),
             events: Vec::new(),
             interrupts: 0,
             free: Vec::new(),
@@ -289,16 +296,18 @@ impl EhciDriver {
 
     /// Lets time pass, serving interrupts, until `done`; false if `millis` go by first.
     pub fn wait(&mut self, millis: u64, mut done: impl FnMut(&mut Machine<Ehci>) -> bool) -> bool {
-        let end = self.machine.now.after_millis(millis);
+        let begin = self.machine.now;
         loop {
             self.service();
             if done(&mut self.machine) {
                 return true;
             }
-            if self.machine.now >= end {
+            let waited = self.machine.now.since(begin).as_millis();
+            if waited >= u128::from(millis) {
                 return false;
             }
-            self.machine.advance_micros(10);
+            // Look closely at first, less so when it takes longer.
+            self.machine.advance_micros(if waited < 20 { 10 } else { 200 });
         }
     }
 
@@ -579,21 +588,28 @@ impl EhciDriver {
         if let Some(queue) = self.queues.get(&key) {
             return *queue;
         }
-        let number = pipe.endpoint.number();
+        let high = pipe.device.speed == Speed::High;
+        let (characteristics, capabilities) =
+            self.words(&pipe.device, pipe.endpoint.number(), pipe.max_packet & 0x7ff);
         let queue = if pipe.interval == 0 {
-            let nak_reload = 4 << 28;
-            self.open(pipe.device.address, number, pipe.max_packet & 0x7ff, nak_reload)
+            let nak_reload = if high { 4 << 28 } else { 0 };
+            let queue = self.queue(characteristics | nak_reload, capabilities | 1 << 30, None);
+            self.link(&queue);
+            queue
         } else {
-            // 2^(bInterval-1) microframes; below a frame, every one (USB 2.0, 9.6.6).
-            let microframes = 1u32 << (pipe.interval - 1).min(12);
+            // High speed: 2^(bInterval-1) microframes; below a frame, every one (USB 2.0, 9.6.6).
+            // Otherwise frames, rounded down to a power of two.
+            let microframes =
+                if high { 1u32 << (pipe.interval - 1).min(12) } else { 8 << pipe.interval.ilog2() };
             let period = (microframes / 8).clamp(1, FRAMES / 2);
-            let s_mask = if microframes < 8 { 0xff } else { 0x01 };
+            let masks = match (high, microframes < 8) {
+                (true, true) => 0xff,
+                (true, false) => 0x01,
+                (false, _) => 0x1c01,
+            };
             let mult = u32::from(pipe.max_packet >> 11 & 3) + 1;
-            let characteristics = u32::from(pipe.device.address)
-                | u32::from(number) << 8
-                | HIGH_SPEED
-                | u32::from(pipe.max_packet & 0x7ff) << 16;
-            let queue = self.queue(characteristics, mult << 30 | s_mask, Some(period));
+            let capabilities = capabilities | mult << 30 | masks;
+            let queue = self.queue(characteristics, capabilities, Some(period));
             self.link_periodic(&queue, 0);
             queue
         };
@@ -601,22 +617,57 @@ impl EhciDriver {
         queue
     }
 
+    /// QH dword 1 and 2 of an endpoint: who it is, and by which translator it is reached.
+    fn words(&self, device: &Device, number: u8, max_packet: u16) -> (u32, u32) {
+        let speed = match device.speed {
+            Speed::High => HIGH_SPEED,
+            Speed::Full => 0,
+            Speed::Low => LOW_SPEED,
+        };
+        let characteristics = u32::from(device.address)
+            | u32::from(number) << 8
+            | speed
+            | u32::from(max_packet) << 16;
+        let translator = self.translators.get(&device.address);
+        let (hub, port) = translator.filter(|_| device.speed != Speed::High).unwrap_or(&(0, 0));
+        (characteristics, u32::from(*port) << 23 | u32::from(*hub) << 16)
+    }
+
+    /// Learns from a hub's and a device's requests which translator serves whom: the nearest
+    /// high-speed hub's, so devices behind a full-speed hub have that hub's own.
+    fn note_translator(&mut self, device: &Device, setup: &SetupPacket) {
+        let reset_port = (0x23, request::SET_FEATURE, 4);
+        if (setup.bm_request_type, setup.b_request, setup.value()) == reset_port {
+            let own = (device.address, setup.index() as u8);
+            let translator = match device.speed {
+                Speed::High => own,
+                _ => self.translators.get(&device.address).copied().unwrap_or(own),
+            };
+            self.translators.insert(0, translator);
+        }
+        if (setup.bm_request_type, setup.b_request) == (0, request::SET_ADDRESS)
+            && let Some(translator) = self.translators.get(&0).copied()
+        {
+            self.translators.insert(setup.value() as u8, translator);
+        }
+    }
+
     /// The queue of endpoint 0. Address and packet size of a linked, idle queue head may change.
     fn control_queue(&mut self, device: &Device) -> Queue {
         let key = (device.address, 0);
-        let characteristics = u32::from(device.address)
-            | HIGH_SPEED
-            | DTC
-            | u32::from(device.control_packet) << 16
-            | 4 << 28;
+        let (characteristics, capabilities) = self.words(device, 0, device.control_packet);
+        let kind = if device.speed == Speed::High { 4 << 28 } else { CONTROL };
+        let (characteristics, capabilities) =
+            (characteristics | DTC | kind, capabilities | 1 << 30);
         match self.queues.get(&key) {
             Some(queue) => {
                 let queue = *queue;
+                self.machine.store(queue.head + 8, capabilities);
                 self.machine.store(queue.head + 4, characteristics);
                 queue
             }
             None => {
-                let queue = self.queue(characteristics, 1 << 30, None);
+                let queue = self.queue(characteristics, capabilities, None);
                 self.link(&queue);
                 self.queues.insert(key, queue);
                 queue
@@ -691,6 +742,7 @@ impl HostDriver for EhciDriver {
         setup: SetupPacket,
         data: &[u8],
     ) -> Result<Vec<u8>, TransferError> {
+        self.note_translator(device, &setup);
         let mut queue = self.control_queue(device);
         let len = u32::from(setup.length());
         let packet = self.scratch(64 + len);

@@ -1,6 +1,6 @@
 //! Devices behind hubs through the controllers.
 
-use vm_usb::devices::hub::HubOptions;
+use vm_usb::devices::hub::{HubOptions, Translation, Translators};
 use vm_usb::ehci::Ehci;
 use vm_usb::ohci::Ohci;
 use vm_usb::topology::{Host, Port};
@@ -28,7 +28,9 @@ fn pipe(found: &Enumerated, endpoint: EndpointAddress) -> Pipe {
 }
 
 /// Two devices of this speed behind a hub: both work, and neither is in the other's way.
-fn story(host: &mut dyn HostDriver, ports: &[Port], speed: Speed) {
+///
+/// `gone` is what the driver is told of a device that was pulled.
+fn story(host: &mut dyn HostDriver, ports: &[Port], speed: Speed, gone: TransferError) {
     assert!(host.connected(0));
     let found = enumerate(host, 0, HUB).unwrap();
     let hub = HubDriver::start(host, &found).unwrap();
@@ -45,7 +47,8 @@ fn story(host: &mut dyn HostDriver, ports: &[Port], speed: Speed) {
         })
         .collect();
 
-    let data: Vec<u8> = (0..=255).cycle().take(3000).collect();
+    // Not a whole number of packets at any speed: a short one ends the transfer.
+    let data: Vec<u8> = (0..=255).cycle().take(3001).collect();
     for (controls, found) in &devices {
         host.send(&pipe(found, OUT1), &data).unwrap();
         assert_eq!(controls.take_received(OUT1), data);
@@ -73,7 +76,7 @@ fn story(host: &mut dyn HostDriver, ports: &[Port], speed: Speed) {
     ports[2].detach().unwrap();
     assert_eq!(hub.wait(host, 600).unwrap(), [1 << 3]);
     hub.clear(host, 3, feature::C_CONNECTION).unwrap();
-    assert_eq!(host.receive(&pipe(one, IN1), 64), Err(TransferError::NoAnswer));
+    assert_eq!(host.receive(&pipe(one, IN1), 64), Err(gone));
     second.answer(IN1, [Answer::Data(vec![8; 9])]);
     assert_eq!(host.receive(&pipe(two, IN1), 64).unwrap(), [8; 9]);
 }
@@ -85,7 +88,7 @@ fn full_and_low_speed_devices_behind_a_full_speed_hub_work_on_ohci() {
         let root = Port::classic();
         root.attach(Box::new(hub)).unwrap();
         let mut driver = OhciDriver::new(Ohci::new(vec![root.link(Host::Classic)]));
-        story(&mut driver, &ports, speed);
+        story(&mut driver, &ports, speed, TransferError::NoAnswer);
     }
 }
 
@@ -97,5 +100,27 @@ fn high_speed_devices_behind_a_high_speed_hub_work_on_ehci() {
     let ehci = Ehci::new(vec![root.link(Host::High)]);
     let mut driver = EhciDriver::new(Machine::new(ehci));
     driver.sleep_millis(1);
-    story(&mut driver, &ports, Speed::High);
+    story(&mut driver, &ports, Speed::High, TransferError::NoAnswer);
+}
+
+#[test]
+fn full_and_low_speed_devices_behind_a_high_speed_hub_work_on_ehci_through_its_translator() {
+    let translators = [
+        (Translators::Single, Translation::Prompt),
+        (Translators::Single, Translation::Wire),
+        (Translators::Multiple, Translation::Prompt),
+    ];
+    for (translators, translation) in translators {
+        for speed in [Speed::Full, Speed::Low] {
+            let options = HubOptions { translators, translation, ..HubOptions::default() };
+            let (hub, ports) = hub(options);
+            let root = Port::high_speed_only();
+            root.attach(Box::new(hub)).unwrap();
+            let ehci = Ehci::new(vec![root.link(Host::High)]);
+            let mut driver = EhciDriver::new(Machine::new(ehci));
+            driver.sleep_millis(1);
+            // The translator answers STALL for a device that does not (USB 2.0, 11.17.1).
+            story(&mut driver, &ports, speed, TransferError::Stall);
+        }
+    }
 }
