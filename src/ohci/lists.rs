@@ -127,6 +127,9 @@ struct Runner<'a> {
     whole: bool,
     /// The pass moved bytes or retired a TD.
     progress: bool,
+    /// EDs with a TD to process that the pass met, and the last of them.
+    live: u32,
+    last_live: u32,
     walk: Walk,
 }
 
@@ -138,7 +141,15 @@ impl<'a> Runner<'a> {
         // What is left of a pass that an earlier frame could not finish is not the whole list.
         let progress = list.current != 0;
         list.current_written &= !enabled;
-        Self { list, finished: !enabled, whole: false, progress, walk: Walk::default() }
+        Self {
+            list,
+            finished: !enabled,
+            whole: false,
+            progress,
+            live: 0,
+            last_live: 0,
+            walk: Walk::default(),
+        }
     }
 
     /// Goes on to the next ED and serves it; returns whether a TD was tried.
@@ -146,16 +157,19 @@ impl<'a> Runner<'a> {
         &mut self,
         bus: &mut Bus<'_, '_, M>,
     ) -> Result<bool, Unrecoverable> {
-        if self.list.current == 0 && !self.begin_pass(bus) {
+        let stays = self.list.current == 0 && self.whole && self.progress && self.live == 1;
+        if self.list.current == 0 && !stays && !self.begin_pass(bus) {
             self.finished = true;
             return Ok(false);
         }
         if self.list.eds_left == 0 || bus.budget.is_spent() {
-            self.list.again = true;
-            self.finished = true;
+            self.try_again();
             return Ok(false);
         }
         self.list.eds_left = self.list.eds_left.saturating_sub(1);
+        if stays {
+            return self.stay(bus);
+        }
         let address = self.list.current;
         let ed = Ed::load(&bus.dma, address)?;
         self.list.current = if self.walk.circles(address) { 0 } else { ed.next };
@@ -163,18 +177,47 @@ impl<'a> Runner<'a> {
             return Ok(false);
         }
         self.list.filled = true;
+        self.live = self.live.saturating_add(1);
+        self.last_live = address;
         match bus.serve(&ed, self.list.kind, self.list.passes)? {
             Met::Progress => self.progress = true,
             Met::Again => self.list.again = true,
             Met::Parked => {}
             Met::Full => {
                 self.list.current = address;
-                self.list.again = true;
-                self.finished = true;
+                self.try_again();
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// The pass that is over met one ED with work. Another one would only read all the others again,
+    /// which a driver may have left linked by the dozen: stays with the one until it has no more.
+    fn stay<M: GuestMemory + ?Sized>(
+        &mut self,
+        bus: &mut Bus<'_, '_, M>,
+    ) -> Result<bool, Unrecoverable> {
+        let ed = Ed::load(&bus.dma, self.last_live)?;
+        if !ed.is_live() || ed.control.f() {
+            // As after a pass that met no TD.
+            self.forget_unlinked(bus);
+            self.list.filled = false;
+            self.finished = true;
+            return Ok(false);
+        }
+        match bus.serve(&ed, self.list.kind, self.list.passes)? {
+            Met::Progress => {}
+            Met::Parked => self.finished = true,
+            Met::Again | Met::Full => self.try_again(),
+        }
+        Ok(true)
+    }
+
+    /// Leaves the rest to the next frame.
+    fn try_again(&mut self) {
+        self.list.again = true;
+        self.finished = true;
     }
 
     /// The list is at its end: starts over if the last pass met a TD and achieved something.
@@ -191,6 +234,7 @@ impl<'a> Runner<'a> {
         self.list.passes = self.list.passes.wrapping_add(1);
         self.whole = true;
         self.progress = false;
+        self.live = 0;
         self.walk = Walk::default();
         // A list without head is empty: filled or not, it stops (5.2.7.1).
         if self.list.current == 0 {
