@@ -277,8 +277,8 @@ impl Ohci {
         let before = self.done.head();
         let (mut bus, lists) = self.bus(dma, now);
         if begins {
-            lists.control.begin_frame(&bus)?;
-            lists.bulk.begin_frame(&bus)?;
+            lists.control.begin_frame();
+            lists.bulk.begin_frame();
         }
         let result = lists::run(&mut bus, lists.control, lists.bulk, lists.ratio, service);
         if self.done.head() != before {

@@ -35,6 +35,18 @@ impl Walk {
     }
 }
 
+/// Where the current pointer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whence {
+    /// The list was left there in this frame.
+    ThisFrame,
+    /// The list was left there in an earlier frame. The driver may have unlinked the ED since, as
+    /// Linux does without stopping the list: it counts only if the head still leads to it.
+    EarlierFrame,
+    /// The driver wrote it; it is taken as it stands, once.
+    Driver,
+}
+
 /// One of the two lists: its registers and what the last run left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List {
@@ -45,8 +57,7 @@ pub(super) struct List {
     pub(super) current: u32,
     /// ControlListFilled or BulkListFilled.
     pub(super) filled: bool,
-    /// The driver wrote `current`; it is taken as it stands, once.
-    current_written: bool,
+    whence: Whence,
     /// There is work that must be tried again in the next frame.
     again: bool,
     /// EDs that may still be read in this frame.
@@ -62,7 +73,7 @@ impl List {
             head: 0,
             current: 0,
             filled: false,
-            current_written: false,
+            whence: Whence::ThisFrame,
             again: false,
             eds_left: EDS,
             passes: 0,
@@ -72,7 +83,7 @@ impl List {
     /// A write to the current pointer.
     pub(super) fn write_current(&mut self, address: u32) {
         self.current = address;
-        self.current_written = true;
+        self.whence = Whence::Driver;
     }
 
     /// Whether the next frame must look at the list.
@@ -81,15 +92,21 @@ impl List {
     }
 
     /// A frame begins.
-    ///
-    /// `current` may be left on an ED that the driver has unlinked meanwhile, as Linux does without
-    /// stopping the list: it counts only if the head still leads to it.
-    pub(super) fn begin_frame<M: GuestMemory + ?Sized>(
+    pub(super) fn begin_frame(&mut self) {
+        self.eds_left = EDS;
+        if self.whence == Whence::ThisFrame {
+            self.whence = Whence::EarlierFrame;
+        }
+    }
+
+    /// The list is about to be run: forgets a current pointer that leads nowhere.
+    fn check_current<M: GuestMemory + ?Sized>(
         &mut self,
         bus: &Bus<'_, '_, M>,
     ) -> Result<(), Unrecoverable> {
-        self.eds_left = EDS;
-        if self.current != 0 && !self.current_written && self.has_lost(self.current, bus)? {
+        let whence = std::mem::replace(&mut self.whence, Whence::ThisFrame);
+        let old = whence == Whence::EarlierFrame && self.current != 0;
+        if old && self.has_lost(self.current, bus)? {
             self.current = 0;
             self.filled = true;
         }
@@ -134,14 +151,18 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn new(list: &'a mut List, enabled: bool) -> Self {
+    fn new<M: GuestMemory + ?Sized>(
+        list: &'a mut List,
+        enabled: bool,
+        bus: &Bus<'_, '_, M>,
+    ) -> Result<Self, Unrecoverable> {
         if enabled {
             list.again = false;
+            list.check_current(bus)?;
         }
         // What is left of a pass that an earlier frame could not finish is not the whole list.
         let progress = list.current != 0;
-        list.current_written &= !enabled;
-        Self {
+        Ok(Self {
             list,
             finished: !enabled,
             whole: false,
@@ -149,7 +170,7 @@ impl<'a> Runner<'a> {
             live: 0,
             last_live: 0,
             walk: Walk::default(),
-        }
+        })
     }
 
     /// Goes on to the next ED and serves it; returns whether a TD was tried.
@@ -272,8 +293,8 @@ pub(super) fn run<M: GuestMemory + ?Sized>(
     ratio: &mut ServiceRatio,
     service: Service,
 ) -> Result<(), Unrecoverable> {
-    let mut control = Runner::new(control, service.control);
-    let mut bulk = Runner::new(bulk, service.bulk);
+    let mut control = Runner::new(control, service.control, bus)?;
+    let mut bulk = Runner::new(bulk, service.bulk, bus)?;
     while !control.finished || !bulk.finished {
         let bulks_turn = ratio.control_in_a_row > service.cbsr;
         if control.finished || (bulks_turn && !bulk.finished) {

@@ -469,6 +469,32 @@ fn ohci_unlink_19_a_list_survives_that_its_current_endpoint_is_taken_out() {
 }
 
 #[test]
+fn ohci_unlink_19_a_list_that_was_stopped_in_the_middle_forgets_where() {
+    let mut rig = running();
+    let zeros =
+        |rig: &mut Rig, count| -> Vec<u32> { (0..count).map(|_| rig.td(td::OUT, 0, 0)).collect() };
+    let (one, many, more) = (zeros(&mut rig, 1), zeros(&mut rig, 1500), zeros(&mut rig, 1500));
+    let first = rig.endpoint_ed(BULK_OUT, &many);
+    let goes = rig.endpoint_ed(BULK_IN, &[]);
+    let last = rig.endpoint_ed(SECOND_OUT, &more);
+    // One TD of the control list makes the frame's budget end after the first bulk endpoint.
+    let control_ed = rig.endpoint_ed(BULK_OUT, &one);
+    rig.run_control(&[control_ed]);
+    rig.run_bulk(&[first, goes, last]);
+    assert_eq!(rig.m.read32(reg::BULK_CURRENT_ED), goes);
+    rig.disable(control::BLE);
+    rig.frames(2);
+    rig.link(&[first, last]);
+    // The driver does not write the current pointer. Following it would lead nowhere.
+    fill(&mut rig, &[(goes, 16)]);
+    rig.frames(2);
+    rig.enable(control::BLE);
+    rig.ring_bulk();
+    assert_intact(&mut rig, &[(goes, 16)]);
+    assert!([first, last].iter().all(|ed| rig.head_p(*ed) == rig.m.load(ed + 4)));
+}
+
+#[test]
 fn ohci_unlink_19_a_current_pointer_the_driver_forgot_is_not_followed() {
     let mut rig = running();
     let (waiting, _) = rig.buffered(td::IN, 8);
