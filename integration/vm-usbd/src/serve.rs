@@ -200,21 +200,29 @@ impl Turns<'_> {
                 events.push(PollFd::from_borrowed_fd(unmask, PollFlags::IN));
             }
             let woken = poll(&mut events, timeout.as_ref());
-            // If the client has something to say, it may be its farewell, and the other is next.
-            let others = events[0].revents().is_empty() && !events[2].revents().is_empty();
-            (woken, others)
+            (woken, !events[2].revents().is_empty())
         };
         self.doorbell.wake_up();
         match woken {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if stranger && self.listener.accept().is_some() {
+        if stranger && self.is_quiet() && self.listener.accept().is_some() {
             warn!(
                 "{}: turned a second client away: each controller serves one virtual machine",
                 self.name
             );
         }
         Ok(())
+    }
+
+    /// Whether the client has nothing to say. If it has, that may be its farewell, and whoever waits is
+    /// next. Asked after somebody was seen waiting: one that left before that has been heard then.
+    fn is_quiet(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // While a reply is stuck no command is taken, and all that counts is whether it has left.
+        let interest = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::empty() };
+        let mut events = [PollFd::new(self.stream, interest)];
+        matches!(poll(&mut events, Some(&now)), Ok(0))
     }
 }
