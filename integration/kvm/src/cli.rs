@@ -25,11 +25,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TEXT", default_value = "console=ttyS0 acpi=off reboot=t panic=-1")]
     pub(crate) cmdline: String,
 
-    /// Raw image of a disk behind the EHCI controller.
+    /// Raw image of a high-speed disk, for the EHCI controller.
     #[arg(long, value_name = "FILE")]
     pub(crate) ehci_disk: Option<PathBuf>,
 
-    /// Raw image of a disk behind the OHCI controller.
+    /// Raw image of a full-speed disk, which the EHCI controller leaves to its companion.
     #[arg(long, value_name = "FILE")]
     pub(crate) ohci_disk: Option<PathBuf>,
 

@@ -30,12 +30,10 @@ pub(crate) const LINE_B: u8 = 11;
 /// The register firmware leaves the line's number in (PCI 3.0, 6.2.4).
 const INTERRUPT_LINE: u64 = 0x3c;
 
-/// Both controllers and their sockets.
+/// The sockets of both controllers. EHCI's driver decides which of the two serves a device: one that is
+/// not a high-speed one goes to the companion.
 pub(crate) struct Usb {
-    /// EHCI port 1, which is the companion's port 1 too.
-    shared: Port,
-    /// The companion's port 2, which EHCI does not reach.
-    classic: Port,
+    ports: [Port; 2],
 }
 
 impl Usb {
@@ -46,41 +44,45 @@ impl Usb {
         bus: &mut Bus,
         mut subscribe: impl FnMut(Arc<dyn EventSubscriber>),
     ) -> anyhow::Result<Self> {
-        let (shared, classic) = (Port::shared(), Port::classic());
-        let ohci = Ohci::new(vec![shared.link(Host::Classic), classic.link(Host::Classic)]);
-        let ehci = Ehci::new(vec![shared.link(Host::High)]);
+        let ports = [Port::shared(), Port::shared()];
+        let links = |host| ports.iter().map(|port| port.link(host)).collect();
+        let (ohci, ehci) = (Ohci::new(links(Host::Classic)), Ehci::new(links(Host::High)));
 
-        let mut plug =
-            Plug { vm, memory, bus, clock: MonotonicClock::new(), subscribe: &mut subscribe };
+        let clock = MonotonicClock::new();
+        let mut plug = Plug { vm, memory, bus, clock, ports: &ports, subscribe: &mut subscribe };
         // Companions have the lower function numbers (EHCI 4.2).
-        plug.add(0, Identity::ohci(), InterruptPin::A, LINE_A, ohci, &[&shared, &classic])?;
-        plug.add(1, Identity::ehci(), InterruptPin::B, LINE_B, ehci, &[&shared])?;
-        Ok(Self { shared, classic })
+        plug.add(0, Identity::ohci(), InterruptPin::A, LINE_A, ohci)?;
+        plug.add(1, Identity::ehci(), InterruptPin::B, LINE_B, ehci)?;
+        Ok(Self { ports })
     }
 
-    /// Plugs a disk into the port that EHCI owns once its driver has started.
+    /// Plugs a high-speed disk into port 1.
     pub(crate) fn attach_ehci_disk(&self, image: &Path) -> anyhow::Result<()> {
-        attach_disk(&self.shared, image, "ehci-disk")
+        attach(&self.ports[0], disk(image, "ehci-disk")?)
     }
 
-    /// Plugs a disk into the companion's own port.
+    /// Plugs a full-speed disk into port 2.
     pub(crate) fn attach_ohci_disk(&self, image: &Path) -> anyhow::Result<()> {
-        attach_disk(&self.classic, image, "ohci-disk")
+        attach(&self.ports[1], disk(image, "ohci-disk")?.into_full_speed())
     }
 }
 
 impl Drop for Usb {
     fn drop(&mut self) {
-        // A disk writes out what is left of its data when it is dropped.
-        drop(self.shared.detach());
-        drop(self.classic.detach());
+        for port in &self.ports {
+            // A disk writes out what is left of its data when it is dropped.
+            drop(port.detach());
+        }
     }
 }
 
-fn attach_disk(port: &Port, image: &Path, name: &str) -> anyhow::Result<()> {
+fn disk(image: &Path, name: &str) -> anyhow::Result<Storage> {
     let image = RawImage::open(image, Access::ReadWrite)?;
-    port.attach(Box::new(Storage::new(image, Serial::from_name(name))))
-        .map_err(|refused| refused.reason)?;
+    Ok(Storage::new(image, Serial::from_name(name)))
+}
+
+fn attach(port: &Port, device: Storage) -> anyhow::Result<()> {
+    port.attach(Box::new(device)).map_err(|refused| refused.reason)?;
     Ok(())
 }
 
@@ -90,6 +92,7 @@ struct Plug<'a> {
     memory: &'a Memory,
     bus: &'a mut Bus,
     clock: MonotonicClock,
+    ports: &'a [Port],
     subscribe: &'a mut dyn FnMut(Arc<dyn EventSubscriber>),
 }
 
@@ -101,7 +104,6 @@ impl Plug<'_> {
         pin: InterruptPin,
         line: u8,
         controller: impl HostController<GuestMemoryMmap> + 'static,
-        ports: &[&Port],
     ) -> anyhow::Result<()> {
         let (interrupt, resample) = KvmInterrupt::new(self.vm.clone(), line.into())
             .context("KVM does not take the interrupt line")?;
@@ -110,7 +112,7 @@ impl Plug<'_> {
         let function = Arc::new(SharedFunction::new(function, self.memory.clone(), self.clock)?);
         // What firmware would leave behind.
         function.config_write(INTERRUPT_LINE, &[line]);
-        for port in ports {
+        for port in self.ports {
             port.subscribe(function.wake());
         }
         (self.subscribe)(Arc::new(resample));

@@ -68,6 +68,7 @@ fn the_bare_metal_guest_works_with_both_disks() {
     let (out, errors, code) = run(command);
 
     assert_eq!(guest::common(&out), guest::TRANSCRIPT, "the guest said:\n{out}{errors}");
+    assert!(out.contains("# ehci: port 2: a device for the companion"), "{out}");
     assert_eq!(code, status(guest::PASSED));
     assert_eq!(errors, "");
     for (label, interface) in [("ehci", 0x20), ("ohci", 0x10)] {

@@ -116,7 +116,8 @@ void disk_start(struct disk *disk, struct host *host)
     host->frames(host, 2);
     host->address(host, ADDRESS, max_packet);
     expect(host, "device descriptor", descriptor(host, DEVICE, 0, 18), 18);
-    print("%s: USB %x.%x, packets of %d bytes on the default pipe\n", host->name, buffer[3], buffer[2] >> 4, max_packet);
+    print("# %s: USB %x.%x\n", host->name, buffer[3], buffer[2] >> 4);
+    print("%s: packets of %d bytes on the default pipe\n", host->name, max_packet);
 
     int result = descriptor(host, NO_SUCH_DESCRIPTOR, 0, 255);
     if (result != STALLED)
