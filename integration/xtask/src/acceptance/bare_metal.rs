@@ -38,7 +38,8 @@ fn passes(bench: &Bench, maker: Maker, elf: &Path, run: &RunFolder) -> Result<St
     let image = |kind: Kind| run.path().join(format!("{}.img", kind.name()));
     let controller = |id, slot, kind: Kind| -> Result<Controller> {
         fs::write(image(kind), program::disk(kind.name()))?;
-        Ok(Controller { id, kind, maker, slot, devices: vec![Attachment::Disk(image(kind))] })
+        let devices = vec![Attachment::Disk(image(kind))];
+        Ok(Controller { id, kind, maker, slot, hub: false, devices })
     };
     let controllers = vec![controller("e0", 4, Kind::Ehci)?, controller("o0", 5, Kind::Ohci)?];
     let guest = bench.bare_metal(elf, Rig { controllers }, run).start()?;

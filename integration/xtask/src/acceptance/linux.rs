@@ -17,12 +17,14 @@ pub(crate) fn run(
     maker: Maker,
     kernel: Kernel,
     interrupts: Interrupts,
+    behind_hubs: bool,
     tally: &mut Tally,
 ) -> Result<()> {
     let run = RunFolder::new()?;
     let failed_before = tally.failed;
     let (ehci, ohci) = (run.image("ehci.img", 21)?, run.image("ohci.img", 22)?);
     let rig = Rig::standard(maker, &ehci.path, &ohci.path);
+    let rig = if behind_hubs { rig.behind_hubs() } else { rig };
     let disks = [(&rig.controllers[0], &ehci), (&rig.controllers[1], &ohci)];
     // The guests with INTx also stand for the other pacing.
     let pacing = (interrupts == Interrupts::Intx).then_some(Pacing::Eager);
@@ -122,12 +124,8 @@ fn devices_are_right(inventory: &Inventory, controller: &Controller) -> Result<(
     let address = controller.address();
     let devices: Vec<_> =
         inventory.devices.iter().filter(|device| device.controller == address).collect();
-    ensure!(
-        devices.len() == controller.devices.len(),
-        "{} of {} devices are behind {address}",
-        devices.len(),
-        controller.devices.len()
-    );
+    let wanted = controller.devices.len() + usize::from(controller.hub);
+    ensure!(devices.len() == wanted, "{} of {wanted} devices are behind {address}", devices.len());
     for device in devices {
         ensure!(
             device.speed == controller.kind.speed(),

@@ -18,15 +18,18 @@ use crate::tally::Tally;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scenario {
     Linux(Kernel, Interrupts),
+    /// The same with every device behind a hub.
+    Hubs(Kernel),
     Firmware(Kind),
     BareMetal,
 }
 
 /// Every scenario.
-pub(crate) const ALL: [Scenario; 6] = [
+pub(crate) const ALL: [Scenario; 7] = [
     Scenario::Linux(Kernel::Bookworm, Interrupts::Msi),
     Scenario::Linux(Kernel::Bookworm, Interrupts::Intx),
     Scenario::Linux(Kernel::Backports, Interrupts::Msi),
+    Scenario::Hubs(Kernel::Backports),
     Scenario::Firmware(Kind::Ehci),
     Scenario::Firmware(Kind::Ohci),
     Scenario::BareMetal,
@@ -39,6 +42,7 @@ impl Scenario {
             Self::Linux(kernel, Interrupts::Intx) => {
                 format!("{} kernel, INTx, eager pacing", kernel.name())
             }
+            Self::Hubs(kernel) => format!("{} kernel, devices behind hubs", kernel.name()),
             Self::Firmware(Kind::Ehci) => "SeaBIOS, EHCI disk".to_owned(),
             Self::Firmware(Kind::Ohci) => "SeaBIOS, OHCI disk".to_owned(),
             Self::BareMetal => "bare-metal guest".to_owned(),
@@ -53,7 +57,12 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
         println!("\n{} ({} controllers)", scenario.name(), maker.name());
         match *scenario {
             Scenario::Linux(kernel, interrupts) => {
-                linux::run(bench, maker, kernel, interrupts, &mut tally)?
+                linux::run(bench, maker, kernel, interrupts, false, &mut tally)?
+            }
+            // QEMU's hub is a full-speed one, which its EHCI cannot use.
+            Scenario::Hubs(_) if maker == Maker::Qemu => println!("        only ours"),
+            Scenario::Hubs(kernel) => {
+                linux::run(bench, maker, kernel, Interrupts::Msi, true, &mut tally)?
             }
             Scenario::Firmware(kind) => firmware::run(bench, maker, kind, &mut tally)?,
             Scenario::BareMetal => bare_metal::run(bench, maker, &mut tally)?,

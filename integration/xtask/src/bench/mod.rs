@@ -74,6 +74,7 @@ fn rig(run: &RunFolder) -> Result<Rig> {
             kind,
             maker,
             slot,
+            hub: false,
             devices: vec![Attachment::Disk(image.path)],
         });
     }

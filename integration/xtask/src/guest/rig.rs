@@ -41,6 +41,8 @@ pub(crate) struct Controller {
     pub(crate) maker: Maker,
     /// Its device number on PCI bus 0.
     pub(crate) slot: u8,
+    /// Whether the devices are behind a hub of the controller's speed. Ours only.
+    pub(crate) hub: bool,
     pub(crate) devices: Vec<Attachment>,
 }
 
@@ -97,6 +99,11 @@ impl Controller {
         format!("0000:00:{:02x}.0", self.slot)
     }
 
+    /// What the devices are plugged into.
+    pub(crate) fn bus(&self) -> String {
+        if self.hub { format!("{}-hub", self.id) } else { self.id.to_owned() }
+    }
+
     pub(crate) fn device_id(&self, device: &Attachment) -> String {
         let kind = match device {
             Attachment::Disk(_) => "disk",
@@ -118,6 +125,7 @@ impl Rig {
             kind: Kind::Ehci,
             maker,
             slot: 4,
+            hub: false,
             devices: vec![disk(ehci_image), Attachment::Tablet],
         };
         let ohci = Controller {
@@ -125,9 +133,18 @@ impl Rig {
             kind: Kind::Ohci,
             maker,
             slot: 5,
+            hub: false,
             devices: vec![disk(ohci_image), Attachment::Keyboard],
         };
         Self { controllers: vec![ehci, ohci] }
+    }
+
+    /// The same with a hub in between everywhere.
+    pub(crate) fn behind_hubs(mut self) -> Self {
+        for controller in &mut self.controllers {
+            controller.hub = true;
+        }
+        self
     }
 
     /// One controller of ours with one device.
@@ -137,7 +154,7 @@ impl Rig {
             Kind::Ohci => "o0",
         };
         let controller =
-            Controller { id, kind, maker: Maker::Ours, slot: 4, devices: vec![device] };
+            Controller { id, kind, maker: Maker::Ours, slot: 4, hub: false, devices: vec![device] };
         Self { controllers: vec![controller] }
     }
 

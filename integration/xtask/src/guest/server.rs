@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::machine::socket;
 use guest_protocol::TestPattern;
 
-use super::rig::{Attachment, Controller, Maker, Rig};
+use super::rig::{Attachment, Controller, Kind, Maker, Rig};
 use crate::{progress, shell, workspace};
 
 /// How long a server may take to listen, and to end.
@@ -176,6 +176,14 @@ fn arguments(rig: &Rig, run: &Path, pacing: Option<Pacing>) -> Vec<String> {
         ));
     }
     for controller in rig.of(Maker::Ours) {
+        if controller.hub {
+            let speed = match controller.kind {
+                Kind::Ehci => "high",
+                Kind::Ohci => "full",
+            };
+            list.push("--device".to_owned());
+            list.push(format!("hub,bus={},id={},speed={speed}", controller.id, controller.bus()));
+        }
         for device in &controller.devices {
             list.push("--device".to_owned());
             list.push(device_option(controller, device));
@@ -196,7 +204,7 @@ fn device_option(controller: &Controller, device: &Attachment) -> String {
         Attachment::Loopback(TestPattern::Zero) => ("loopback", ",pattern=zero".to_owned()),
         Attachment::Loopback(TestPattern::Mod63) => ("loopback", ",pattern=mod63".to_owned()),
     };
-    format!("{kind},bus={},id={}{rest}", controller.id, controller.device_id(device))
+    format!("{kind},bus={},id={}{rest}", controller.bus(), controller.device_id(device))
 }
 
 #[cfg(test)]
@@ -212,6 +220,18 @@ mod tests {
             "--controller ehci,id=e0,socket=/run/x/e0.sock --controller ohci,id=o0,socket=/run/x/o0.sock \
              --device storage,bus=e0,id=e0-disk,file=/i/e.img --device tablet,bus=e0,id=e0-tablet \
              --device storage,bus=o0,id=o0-disk,file=/i/o.img --device keyboard,bus=o0,id=o0-keyboard --pacing eager"
+        );
+    }
+
+    #[test]
+    fn a_hub_comes_before_what_is_behind_it() {
+        let disk = Attachment::Disk("/i/o.img".into());
+        let rig = Rig::single(Kind::Ohci, disk).behind_hubs();
+        let line = arguments(&rig, Path::new("/run/x"), None).join(" ");
+        assert_eq!(
+            line,
+            "--controller ohci,id=o0,socket=/run/x/o0.sock --device hub,bus=o0,id=o0-hub,speed=full \
+             --device storage,bus=o0-hub,id=o0-disk,file=/i/o.img"
         );
     }
 
