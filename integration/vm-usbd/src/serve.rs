@@ -16,6 +16,10 @@ use crate::listener::Listener;
 use crate::session::{Function, Session};
 use crate::spin::{Spin, SpinPolicy};
 
+/// How long a second client may wait for the first to leave: a VMM that ends takes its time, and its
+/// successor may be quicker.
+const GRACE_MILLIS: u64 = 1000;
+
 /// A controller and the socket it is offered at.
 pub struct Server {
     /// The controller's name, for messages.
@@ -103,6 +107,7 @@ impl Server {
             spin: Spin::new(self.spin),
             last_message: clock::now(),
             slept: false,
+            waiting: None,
         };
         loop {
             if let Err(end) = turns.turn() {
@@ -125,6 +130,8 @@ struct Turns<'a> {
     last_message: Time,
     /// Whether the loop has slept since the last message.
     slept: bool,
+    /// Since when another client has been waiting.
+    waiting: Option<Time>,
 }
 
 impl Turns<'_> {
@@ -153,7 +160,7 @@ impl Turns<'_> {
             std::hint::spin_loop();
             return Ok(());
         }
-        self.sleep(left)
+        self.sleep(now, left)
     }
 
     /// Carries out the client's next command, if there is one; `true` if there was.
@@ -182,47 +189,54 @@ impl Turns<'_> {
     }
 
     /// Sleeps until the client, a device or the timer has something to say.
-    fn sleep(&mut self, left: Option<Duration>) -> Result<(), End> {
+    fn sleep(&mut self, now: Time, left: Option<Duration>) -> Result<(), End> {
         if !self.doorbell.fall_asleep() {
             return Ok(());
         }
         self.slept = true;
-        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        let patience = self.waiting.map(|since| since.after_millis(GRACE_MILLIS).since(now));
+        let timeout = left.into_iter().chain(patience).min();
+        let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
         let interest = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::OUT };
-        let (woken, stranger) = {
+        // Whoever waits already need not wake anybody again.
+        let listening = if self.waiting.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let (woken, seen) = {
             let line = self.session.function().line();
             let mut events = vec![
                 PollFd::new(self.stream, interest),
                 PollFd::from_borrowed_fd(self.doorbell.event(), PollFlags::IN),
-                PollFd::new(self.listener.socket(), PollFlags::IN),
+                PollFd::new(self.listener.socket(), listening),
             ];
             if let Some(unmask) = line.unmask_event() {
                 events.push(PollFd::from_borrowed_fd(unmask, PollFlags::IN));
             }
             let woken = poll(&mut events, timeout.as_ref());
-            (woken, !events[2].revents().is_empty())
+            (woken, events[2].revents().contains(PollFlags::IN))
         };
         self.doorbell.wake_up();
         match woken {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if stranger && self.is_quiet() && self.listener.accept().is_some() {
-            warn!(
-                "{}: turned a second client away: each controller serves one virtual machine",
-                self.name
-            );
-        }
+        self.look_at_the_door(seen);
         Ok(())
     }
 
-    /// Whether the client has nothing to say. If it has, that may be its farewell, and whoever waits is
-    /// next. Asked after somebody was seen waiting: one that left before that has been heard then.
-    fn is_quiet(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // While a reply is stuck no command is taken, and all that counts is whether it has left.
-        let interest = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::empty() };
-        let mut events = [PollFd::new(self.stream, interest)];
-        matches!(poll(&mut events, Some(&now)), Ok(0))
+    /// Another client was `seen` waiting. If this one leaves within a moment, it is next; if not, it
+    /// is turned away.
+    fn look_at_the_door(&mut self, seen: bool) {
+        match self.waiting {
+            None => self.waiting = seen.then(clock::now),
+            Some(since) if clock::now() >= since.after_millis(GRACE_MILLIS) => {
+                self.waiting = None;
+                if self.listener.accept().is_some() {
+                    warn!(
+                        "{}: turned a second client away: each controller serves one virtual machine",
+                        self.name
+                    );
+                }
+            }
+            Some(_) => {}
+        }
     }
 }

@@ -333,6 +333,19 @@ fn a_second_client_is_turned_away_while_the_first_stays() {
 }
 
 #[test]
+fn a_client_that_comes_a_little_before_its_predecessor_leaves_is_next() {
+    let bench = Bench::new("early");
+    let mut first = bench.client();
+    first.set_register(SCRATCH, 5);
+    let mut second = bench.connect();
+    std::thread::sleep(Duration::from_millis(100));
+    drop(first);
+    second.negotiate();
+    second.write(CONFIG, 4, &[6, 0]);
+    assert_eq!(second.register(SCRATCH), 0);
+}
+
+#[test]
 fn a_client_that_does_not_listen_cannot_grow_the_server() {
     let bench = Bench::new("deaf");
     let mut client = bench.client();
