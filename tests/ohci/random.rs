@@ -7,9 +7,16 @@ use vm_usb::usb::BusError;
 use crate::driver::scripted::Answer;
 use crate::rig::*;
 
-/// Where the random guest keeps everything: few places, so that structures overlap and link up.
+/// Where the random guest keeps its descriptors: few places, so that they link up and overlap.
 const ARENA: u32 = 0x20_0000;
-const ARENA_LEN: u32 = 0x400;
+const ARENA_LEN: u32 = 0x200;
+/// Endpoint descriptors come first, then transfer descriptors.
+const ENDPOINTS: u32 = 6;
+const PLACES: u32 = 24;
+/// Where its buffers are.
+const BUFFERS: u32 = 0x30_0000;
+/// Memory that nothing names.
+const UNNAMED: (u32, usize) = (0x18_0000, 0x1_0000);
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -42,19 +49,43 @@ enum Step {
     Replug,
     BusMaster(bool),
     Reset,
+    /// The guest starts over.
+    Restart,
 }
 
-fn place() -> impl Strategy<Value = u32> {
+fn endpoint_place() -> impl Strategy<Value = u32> {
+    (0..ENDPOINTS).prop_map(|n| ARENA + 16 * n)
+}
+
+fn transfer_place() -> impl Strategy<Value = u32> {
     prop_oneof![
-        8 => (0..ARENA_LEN / 16).prop_map(|n| ARENA + 16 * n),
-        1 => Just(0u32),
-        1 => any::<u32>(),
+        3 => (ENDPOINTS..PLACES).prop_map(|n| ARENA + 16 * n),
+        2 => (ENDPOINTS / 2 ..PLACES / 2).prop_map(|n| ARENA + 32 * n),
+    ]
+}
+
+/// Nearly always where there is something.
+fn mostly(places: impl Strategy<Value = u32>) -> impl Strategy<Value = u32> {
+    prop_oneof![
+        60 => places,
+        4 => Just(0),
+        4 => (0..PLACES).prop_map(|n| ARENA + 16 * n),
+        1 => 0x8000_0000u32..,
+    ]
+}
+
+fn buffer() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        40 => (0..0x3000u32).prop_map(|n| BUFFERS + n),
+        4 => Just(0),
+        4 => (0..ARENA_LEN).prop_map(|n| ARENA + n),
+        1 => 0x8000_0000u32..,
     ]
 }
 
 fn endpoint_control() -> impl Strategy<Value = u32> {
     (
-        prop_oneof![3 => Just(ADDRESS), 1 => 0..128u8],
+        prop_oneof![9 => Just(ADDRESS), 1 => 0..128u8],
         0..5u8,
         prop_oneof![3 => Just(64u16), 1 => Just(0), 1 => Just(8), 1 => Just(1023)],
         0..4u32,
@@ -66,27 +97,45 @@ fn endpoint_control() -> impl Strategy<Value = u32> {
         })
 }
 
-fn step() -> impl Strategy<Value = Step> {
+/// A descriptor that makes some sense.
+fn descriptor() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => ((0..40u64).prop_map(|n| n * 4), any::<u32>())
-            .prop_map(|(offset, value)| Step::Register(offset, value)),
-        3 => (prop::sample::select(vec![
-                reg::HCCA, reg::CONTROL_HEAD_ED, reg::CONTROL_CURRENT_ED, reg::BULK_HEAD_ED,
-                reg::BULK_CURRENT_ED]), place())
-            .prop_map(|(offset, value)| Step::Register(offset, value)),
-        6 => (0..64u32).prop_map(|lists| Step::Register(reg::CONTROL, control::OPERATIONAL | lists)),
-        4 => Just(Step::Register(reg::COMMAND_STATUS, command::CLF | command::BLF)),
-        2 => (0..0x1010u64, prop::collection::vec(any::<u8>(), 0..17))
-            .prop_map(|(offset, data)| Step::Odd(offset, data)),
-        4 => (0..ARENA_LEN / 4, any::<u32>()).prop_map(|(n, v)| Step::Memory(ARENA + 4 * n, v)),
-        8 => (place(), endpoint_control(), place(), place(), place()).prop_map(
-            |(at, control, tail, head, next)| Step::Endpoint { at, control, tail, head, next }),
-        8 => (place(), any::<u32>(), place(), place(), place(), 0..5000u32).prop_map(
-            |(at, control, cbp, next, end, len)| {
-                let be = if len < 4000 { cbp.wrapping_add(len) } else { end };
+        12 => (endpoint_place(), endpoint_control(), mostly(transfer_place()),
+               mostly(transfer_place()), prop_oneof![Just(0), mostly(endpoint_place())])
+            .prop_map(|(at, control, tail, head, next)| Step::Endpoint {
+                at, control, tail, head, next
+            }),
+        20 => (transfer_place(), any::<u32>(), buffer(), mostly(transfer_place()), buffer(),
+               0..8000u32)
+            .prop_map(|(at, control, cbp, next, end, len)| {
+                let be = if len < 7000 { cbp.wrapping_add(len) } else { end };
                 Step::Transfer { at, control: control | 0xe000_0000, cbp, next, be }
             }),
-        8 => (0..3_000_000u64).prop_map(Step::Advance),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let heads = vec![
+        reg::CONTROL_HEAD_ED,
+        reg::CONTROL_CURRENT_ED,
+        reg::BULK_HEAD_ED,
+        reg::BULK_CURRENT_ED,
+    ];
+    prop_oneof![
+        2 => ((0..24u64).prop_map(|n| n * 4), any::<u32>())
+            .prop_map(|(offset, value)| Step::Register(offset, value)),
+        6 => (prop::sample::select(heads), mostly(endpoint_place()))
+            .prop_map(|(offset, value)| Step::Register(offset, value)),
+        1 => mostly(Just(ARENA)).prop_map(|value| Step::Register(reg::HCCA, value)),
+        4 => (0..64u32).prop_map(|lists| Step::Register(reg::CONTROL, control::OPERATIONAL | lists)),
+        10 => Just(Step::Register(reg::COMMAND_STATUS, command::CLF | command::BLF)),
+        6 => any::<u32>().prop_map(|value| Step::Register(reg::INTERRUPT_STATUS, value)),
+        2 => any::<u32>().prop_map(|value| Step::Register(reg::INTERRUPT_ENABLE, value)),
+        1 => (0..0x1010u64, prop::collection::vec(any::<u8>(), 0..17))
+            .prop_map(|(offset, data)| Step::Odd(offset, data)),
+        1 => (0..ARENA_LEN / 4, any::<u32>()).prop_map(|(n, v)| Step::Memory(ARENA + 4 * n, v)),
+        32 => descriptor(),
+        10 => (0..3_000_000u64).prop_map(Step::Advance),
         1 => Just(Step::Advance(5_000_000_000)),
         3 => (0..10u8, 0..9u8).prop_map(|(endpoint, answer)| Step::Answer(endpoint, answer)),
         2 => (0..10u8).prop_map(Step::Announce),
@@ -94,6 +143,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Replug),
         1 => any::<bool>().prop_map(Step::BusMaster),
         1 => Just(Step::Reset),
+        6 => Just(Step::Restart),
     ]
 }
 
@@ -131,6 +181,20 @@ impl Rig {
         }
     }
 
+    /// Brings the controller up with whatever is in the arena as its lists.
+    fn restart(&mut self) {
+        self.m.bus_master = true;
+        self.m.reset();
+        self.start();
+        for slot in 0..32 {
+            self.m.store(self.hcca + 4 * slot, ARENA + 16 * (slot % ENDPOINTS));
+        }
+        self.m.write32(reg::CONTROL_HEAD_ED, ARENA + 16);
+        self.m.write32(reg::BULK_HEAD_ED, ARENA + 32);
+        self.enable(control::PLE | control::IE | control::CLE | control::BLE);
+        self.m.write32(reg::COMMAND_STATUS, command::CLF | command::BLF);
+    }
+
     fn take(&mut self, step: Step) {
         match step {
             Step::Register(offset, value) => self.m.write32(offset, value),
@@ -140,7 +204,7 @@ impl Rig {
             }
             Step::Memory(at, value) => self.poke(at, &[value]),
             Step::Endpoint { at, control, tail, head, next } => {
-                self.poke(at, &[control, tail, head & !1, next]);
+                self.poke(at, &[control, tail, head, next]);
             }
             Step::Transfer { at, control, cbp, next, be } => {
                 self.poke(at, &[control, cbp, next, be]);
@@ -173,6 +237,7 @@ impl Rig {
             }
             Step::BusMaster(on) => self.m.bus_master = on,
             Step::Reset => self.m.reset(),
+            Step::Restart => self.restart(),
         }
     }
 
@@ -194,16 +259,20 @@ proptest! {
     #[test]
     fn whatever_a_guest_does_the_controller_goes_on(
         eager in any::<bool>(),
-        steps in prop::collection::vec(step(), 1..120),
+        descriptors in prop::collection::vec(descriptor(), 20..60),
+        steps in prop::collection::vec(step(), 1..200),
     ) {
         let mut rig = running_with(if eager { Pacing::Eager } else { Pacing::RealTime });
-        rig.m.write32(reg::HCCA, ARENA);
-        let guard = rig.m.bytes(0x18_0000, 0x1_0000);
+        for step in descriptors {
+            rig.take(step);
+        }
+        rig.restart();
+        let unnamed = rig.m.bytes(UNNAMED.0, UNNAMED.1);
         for step in steps {
             rig.take(step);
             rig.assert_line();
         }
-        prop_assert!(rig.m.bytes(0x18_0000, 0x1_0000) == guard, "memory nobody named");
+        prop_assert!(rig.m.bytes(UNNAMED.0, UNNAMED.1) == unnamed);
         // And after a reset it works as ever.
         rig.m.bus_master = true;
         for n in 0..10 {
