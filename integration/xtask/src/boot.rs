@@ -6,7 +6,8 @@ use anyhow::{Context, Result, bail};
 use guest_protocol::{InterruptMode, Inventory, Latencies, Reply, Request, Throughput};
 
 use crate::guest::{Controller, Guest, Maker, Rig};
-use crate::lab_run::{self, Bench, Options, RunFolder};
+use crate::lab_run::{self, Bench, Options};
+use crate::run_folder::RunFolder;
 use crate::setup::Lab;
 use crate::{shell, workspace};
 

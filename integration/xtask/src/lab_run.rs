@@ -1,17 +1,13 @@
-//! One guest's surroundings: the folder with its images, sockets and logs, and the programs it is started from.
+//! The programs a guest is started from, and a run from its start to its end.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use tempfile::TempDir;
+use anyhow::Result;
 
 use crate::guest::{self, Firmware, Guest, Interrupts, Maker, Pacing, Rig, Start};
-use crate::images::Image;
 use crate::initramfs;
+use crate::run_folder::RunFolder;
 use crate::setup::{Kernel, KernelFiles, Lab};
-
-/// A guest's disks are this large.
-pub(crate) const IMAGE_MEBIBYTES: usize = 96;
 
 /// How a Linux guest is to be.
 #[derive(Debug, Clone, Copy)]
@@ -28,9 +24,6 @@ pub(crate) struct Bench {
     pub(crate) lab: Lab,
     server: Option<PathBuf>,
 }
-
-/// The folder of one run. It goes when the run is over, unless it is kept for a look at its logs.
-pub(crate) struct RunFolder(TempDir);
 
 impl Bench {
     /// Builds the server when one of the makers is us.
@@ -94,35 +87,6 @@ impl Bench {
         let target = run.path().join("initramfs");
         initramfs::build(&self.lab.userland, kernel, &base, &target)?;
         Ok(target)
-    }
-}
-
-impl RunFolder {
-    pub(crate) fn new() -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("vm-usb-").tempdir();
-        folder
-            .map(Self)
-            .context("cannot make a temporary folder; set TMPDIR to one with 300 MiB of room")
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    pub(crate) fn image(&self, name: &str, seed: u64) -> Result<Image> {
-        Image::create(self.path().join(name), seed, IMAGE_MEBIBYTES)
-    }
-
-    /// Keeps the logs, without the images, and gives the folder.
-    pub(crate) fn keep_logs(self) -> PathBuf {
-        let folder = self.0.keep();
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            if entry.path().extension().is_none_or(|extension| extension != "log") {
-                // What cannot be removed only takes room.
-                let _ = std::fs::remove_file(entry.path());
-            }
-        }
-        folder
     }
 }
 

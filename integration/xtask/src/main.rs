@@ -15,6 +15,7 @@ mod initramfs;
 mod lab_run;
 mod printer;
 mod progress;
+mod run_folder;
 mod setup;
 mod shell;
 mod tally;

@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use guest_protocol::{Latencies, Page, Reply, Request};
 
 use crate::guest::{Attachment, Guest, Kind, Pacing, Rig};
-use crate::lab_run::{self, Bench, Options, RunFolder};
+use crate::lab_run::{self, Bench, Options};
+use crate::run_folder::RunFolder;
 use crate::setup::Lab;
 use crate::tally::Tally;
 

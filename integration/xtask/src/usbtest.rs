@@ -4,7 +4,8 @@ use anyhow::{Result, bail};
 use guest_protocol::{Reply, Request, TestPattern, UsbTest, UsbTestOutcome};
 
 use crate::guest::{Attachment, Guest, Kind, Maker, Rig};
-use crate::lab_run::{self, Bench, Options, RunFolder};
+use crate::lab_run::{self, Bench, Options};
+use crate::run_folder::RunFolder;
 use crate::setup::Lab;
 use crate::tally::Tally;
 

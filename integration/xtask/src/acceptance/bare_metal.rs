@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use vm_usb_baremetal as program;
 
 use crate::guest::{Attachment, Controller, Kind, Maker, Rig};
-use crate::lab_run::{Bench, RunFolder};
+use crate::lab_run::Bench;
+use crate::run_folder::RunFolder;
 use crate::tally::Tally;
 
 const NAME: &str = "the bare-metal guest says what it should and leaves it on the disks";

@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 
 use super::boot_sector;
 use crate::guest::{Attachment, Controller, Kind, Maker, Rig};
-use crate::lab_run::{Bench, RunFolder};
+use crate::lab_run::Bench;
+use crate::run_folder::RunFolder;
 use crate::tally::Tally;
 
 /// Firmware under TCG takes a second or two.

@@ -5,7 +5,8 @@ use guest_protocol::{InterruptMode, Inventory, Reply, Request};
 
 use super::{data, input};
 use crate::guest::{Controller, Guest, Interrupts, Kind, Maker, Pacing, Rig};
-use crate::lab_run::{Bench, Options, RunFolder};
+use crate::lab_run::{Bench, Options};
+use crate::run_folder::RunFolder;
 use crate::setup::Kernel;
 use crate::tally::Tally;
 

@@ -10,8 +10,9 @@ use guest_protocol::Request;
 
 use crate::boot::{random, sequential};
 use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig};
-use crate::lab_run::{self, Bench, Options, RunFolder};
+use crate::lab_run::{self, Bench, Options};
 use crate::progress;
+use crate::run_folder::RunFolder;
 use crate::setup::Lab;
 use report::{Comparison, Reading};
 
