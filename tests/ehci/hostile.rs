@@ -6,7 +6,7 @@ use vm_memory::{Bytes, GuestAddress};
 use vm_usb::controller::{Context, HostController};
 use vm_usb::ehci::Ehci;
 use vm_usb::topology::Port;
-use vm_usb::usb::{BusError, Pid, Speed};
+use vm_usb::usb::{BusError, CompleteAnswer, Pid, Readiness, Speed};
 
 use crate::driver::ehci::{
     EhciDriver, FRAMES, HEAD, HIGH_SPEED, QUEUE_HEAD, TERMINATE, Td, cmd, port, reg, sts, token,
@@ -49,6 +49,13 @@ fn dword() -> impl Strategy<Value = u32> {
         }),
         2 => (any::<u32>(), 0u32..4).prop_map(|(value, endpoint)| {
             value & 0xffff_c000 & !HEAD | HIGH_SPEED | endpoint << 8 | u32::from(ADDRESS)
+        }),
+        // Words of endpoints behind a translator.
+        2 => (any::<u32>(), 0u32..4).prop_map(|(value, endpoint)| {
+            value & 0x0fff_c000 & !HEAD | (value >> 28 & 1) << 12 | endpoint << 8 | 9
+        }),
+        1 => any::<u32>().prop_map(|value| {
+            value & 0xff80_ffff | u32::from(crate::translator::HUB) << 16
         }),
         1 => Just(0),
         1 => Just(TERMINATE),
@@ -133,12 +140,30 @@ proptest! {
         let (device, controls) = Scripted::new(Speed::High);
         ports[0].attach(Box::new(device)).unwrap();
         script(&controls);
+        let (hub, splits) = crate::translator::hub();
+        ports[1].attach(hub).unwrap();
+        for answer in [
+            CompleteAnswer::Nyet,
+            CompleteAnswer::Ack,
+            CompleteAnswer::Data { last: false },
+            CompleteAnswer::Data { last: true },
+            CompleteAnswer::Nak(Readiness::Announced),
+            CompleteAnswer::Stall,
+            CompleteAnswer::Err,
+            CompleteAnswer::Silence,
+            CompleteAnswer::ToggleMismatch,
+        ] {
+            splits.lock().unwrap().completes.extend([(answer, vec![3; 40]), (answer, vec![4; 200])]);
+        }
         // The device is configured behind the guest's back, so that tokens reach it.
         m.write32(reg::CONFIGFLAG, 1);
-        m.write32(reg::PORTSC, port::POWER);
-        m.write32(reg::PORTSC, port::POWER | port::RESET);
-        m.write32(reg::PORTSC, port::POWER);
-        configure(&ports[0]);
+        for (n, address) in [(0, ADDRESS), (1, crate::translator::HUB)] {
+            let register = reg::PORTSC + 4 * n;
+            m.write32(register, port::POWER);
+            m.write32(register, port::POWER | port::RESET);
+            m.write32(register, port::POWER);
+            configure(&ports[n as usize], address);
+        }
         for (n, value) in arena.iter().enumerate() {
             m.store(ARENA + 4 * n as u32, *value);
         }
@@ -183,12 +208,12 @@ proptest! {
 }
 
 /// Gives a device that has been reset its address and configuration.
-fn configure(port: &Port) {
+fn configure(port: &Port, address: u8) {
     use vm_usb::time::Time;
     use vm_usb::topology::Host;
     use vm_usb::usb::{SetupPacket, Toggle, Transfer, request};
     for (code, value) in
-        [(request::SET_ADDRESS, u16::from(ADDRESS)), (request::SET_CONFIGURATION, 1)]
+        [(request::SET_ADDRESS, u16::from(address)), (request::SET_CONFIGURATION, 1)]
     {
         let setup = crate::driver::ehci::setup_bytes(&SetupPacket::new(0, code, value, 0, 0));
         for (pid, bytes) in [(Pid::Setup, setup.to_vec()), (Pid::In, vec![])] {

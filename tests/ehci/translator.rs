@@ -129,6 +129,41 @@ impl UsbHub for Translator {
     fn detached(&mut self) {}
 }
 
+/// A translator to plug in, and its script.
+pub fn hub() -> (Box<dyn UsbDevice>, Arc<Mutex<Script>>) {
+    let script = Arc::<Mutex<Script>>::default();
+    let changes = Endpoint {
+        address: EndpointAddress::r#in(1),
+        transfer_type: TransferType::Interrupt,
+        max_packet: 1,
+        interval: 12,
+    };
+    let configuration = Configuration {
+        value: 1,
+        self_powered: true,
+        remote_wakeup: false,
+        max_power: 0,
+        interfaces: vec![Interface {
+            class: [9, 0, 0],
+            endpoints: vec![changes],
+            ..Interface::default()
+        }],
+    };
+    let description = Description {
+        vendor: 0x1209,
+        product: 3,
+        release: 0x100,
+        class: [9, 0, 1],
+        control_packet: 64,
+        manufacturer: String::new(),
+        name: "Translator".into(),
+        serial: String::new(),
+        speeds: Speeds::High { high: vec![configuration], full: vec![] },
+    };
+    let hub = Translator { description, upstream: Arc::default(), script: script.clone() };
+    (Box::new(hub), script)
+}
+
 /// The driver, with the hub configured and the controller halted at FRINDEX 0.
 pub struct Rig {
     pub driver: EhciDriver,
@@ -142,38 +177,9 @@ impl Rig {
     }
 
     pub fn with_memory(memory: GuestMemoryMmap) -> Self {
-        let script = Arc::<Mutex<Script>>::default();
-        let changes = Endpoint {
-            address: EndpointAddress::r#in(1),
-            transfer_type: TransferType::Interrupt,
-            max_packet: 1,
-            interval: 12,
-        };
-        let configuration = Configuration {
-            value: 1,
-            self_powered: true,
-            remote_wakeup: false,
-            max_power: 0,
-            interfaces: vec![Interface {
-                class: [9, 0, 0],
-                endpoints: vec![changes],
-                ..Interface::default()
-            }],
-        };
-        let description = Description {
-            vendor: 0x1209,
-            product: 3,
-            release: 0x100,
-            class: [9, 0, 1],
-            control_packet: 64,
-            manufacturer: String::new(),
-            name: "Translator".into(),
-            serial: String::new(),
-            speeds: Speeds::High { high: vec![configuration], full: vec![] },
-        };
-        let hub = Translator { description, upstream: Arc::default(), script: script.clone() };
+        let (hub, script) = hub();
         let ports = vec![Port::high_speed_only()];
-        ports[0].attach(Box::new(hub)).unwrap();
+        ports[0].attach(hub).unwrap();
         let mut driver = EhciDriver::new(Machine::with_memory(controller(&ports), memory));
         driver.reset_port(0).unwrap();
         let mut device = fresh_device();
@@ -189,7 +195,6 @@ impl Rig {
         rig.halt(0);
         rig
     }
-
     /// Halts the controller and sets FRINDEX.
     pub fn halt(&mut self, index: u32) {
         let m = &mut self.driver.machine;
