@@ -199,7 +199,7 @@ impl Ohci {
         let so = std::mem::take(&mut self.overrun);
         self.registers.soc = self.registers.soc.wrapping_add(so.into()) & 3;
         self.registers.raise(Interrupts::new().with_sf(true).with_fno(overflow).with_so(so));
-        self.hand_over(dma)?;
+        self.hand_over(dma, DoneQueue::take_due)?;
         self.done.end_frame();
         Ok(())
     }
@@ -208,12 +208,17 @@ impl Ohci {
         u64::from(self.registers.hcca).wrapping_add(offset)
     }
 
-    /// Gives the driver the done queue, if it is due and the driver has taken the last one.
-    fn hand_over<M: GuestMemory + ?Sized>(&mut self, dma: Dma<'_, M>) -> Result<(), Unrecoverable> {
+    /// Gives the driver the done queue that `take` finds due, if the driver has taken the last one.
+    fn hand_over<M: GuestMemory + ?Sized>(
+        &mut self,
+        dma: Dma<'_, M>,
+        take: impl FnOnce(&mut DoneQueue) -> Option<u32>,
+    ) -> Result<(), Unrecoverable> {
         if self.registers.status.wdh() {
+            self.done.hold();
             return Ok(());
         }
-        if let Some(head) = self.done.take_due() {
+        if let Some(head) = take(&mut self.done) {
             // Bit 0 tells the driver that there is more to see than the queue.
             let more = self.registers.status.into_bits()
                 & self.registers.mask.into_bits()
@@ -231,7 +236,10 @@ impl Ohci {
         &mut self,
         dma: Dma<'_, M>,
     ) -> Result<(), Unrecoverable> {
-        if self.clock.pacing() == Pacing::Wire { Ok(()) } else { self.hand_over(dma) }
+        match self.clock.pacing() {
+            Pacing::Wire => Ok(()),
+            Pacing::RealTime | Pacing::Eager => self.hand_over(dma, DoneQueue::take_promptly),
+        }
     }
 
     fn run_periodic<M: GuestMemory + ?Sized>(

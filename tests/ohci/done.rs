@@ -228,3 +228,53 @@ fn ohci_done_13_everything_is_final_when_the_driver_hears_of_it() {
     reported.sort();
     assert_eq!(reported, tds);
 }
+
+/// What a driver does that queues the next transfer from its completion handler, before it has
+/// acknowledged the interrupt; returns how often it was interrupted before it could leave.
+fn interrupts_in_a_row(rig: &mut Rig, ed: u32) -> usize {
+    let mut count = 0;
+    while rig.m.line && count < 100 {
+        count += 1;
+        rig.m.store(rig.hcca + hcca::DONE_HEAD, 0);
+        rig.append(ed, [td::OUT, 0], 0);
+        rig.ring_bulk();
+        rig.m.write32(reg::INTERRUPT_STATUS, int::WDH);
+    }
+    count
+}
+
+#[test]
+fn a_driver_that_queues_from_its_handler_gets_out_of_it() {
+    for pacing in [Pacing::RealTime, Pacing::Eager, Pacing::Wire] {
+        let mut rig = running_with(pacing);
+        rig.m.write32(reg::INTERRUPT_ENABLE, int::MIE | int::WDH);
+        let td = delayed(&mut rig, 0);
+        let ed = run(&mut rig, &[td]);
+        for _ in 0..10 {
+            assert!(rig.m.wait_millis(2, |m| m.line), "{pacing:?}: and it goes on");
+            assert!(interrupts_in_a_row(&mut rig, ed) <= 2, "{pacing:?}");
+            rig.m.advance_nanos(100_000);
+            assert!(!rig.m.line, "{pacing:?}: time for the rest of the system");
+        }
+    }
+}
+
+#[test]
+fn two_endpoints_that_end_one_after_the_other_are_both_reported_at_once() {
+    let mut rig = running();
+    rig.m.write32(reg::INTERRUPT_ENABLE, int::MIE | int::WDH);
+    let first = delayed(&mut rig, 0);
+    let ed = run(&mut rig, &[first]);
+    for _ in 0..10 {
+        // The second ends while the driver is in its handler for the first.
+        let second = rig.append(ed, [td::OUT, 0], 0);
+        rig.ring_bulk();
+        rig.m.write32(reg::INTERRUPT_STATUS, int::WDH);
+        assert_eq!(rig.done_head() & !0xf, second);
+        rig.m.write32(reg::INTERRUPT_STATUS, int::WDH);
+        assert!(!rig.m.line);
+        let next = rig.append(ed, [td::OUT, 0], 0);
+        rig.ring_bulk();
+        assert_eq!(rig.done_head() & !0xf, next, "the driver was out of its handler");
+    }
+}
