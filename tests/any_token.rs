@@ -244,7 +244,11 @@ impl Rig {
             Event::Later(nanos) => self.now = self.now.after_nanos(nanos),
             Event::Type(usage, down) => {
                 if let (Some(keys), Some(key)) = (&self.keys, Key::from_usage(usage)) {
-                    let _ = if down { keys.press(key) } else { Ok(keys.release(key)) };
+                    if down {
+                        let _ = keys.press(key);
+                    } else {
+                        keys.release(key);
+                    }
                 }
             }
             Event::Point(x, y, up) => {
