@@ -4,6 +4,7 @@
 //! attach it to a [`Port`](crate::topology::Port) of whichever serves its speed.
 
 pub mod faulty;
+pub mod full_speed;
 pub mod hid;
 pub mod hub;
 pub mod loopback;

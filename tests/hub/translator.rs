@@ -1,5 +1,6 @@
 //! Transaction translators, as a high-speed controller speaks to them (USB 2.0, 11.14 to 11.22).
 
+use vm_usb::devices::full_speed::FullSpeed;
 use vm_usb::devices::hub::{HubOptions, Translation, Translators};
 use vm_usb::usb::{
     BusError, CompleteAnswer, CompleteSplit, Configuration, Endpoint, EndpointAddress, Interface,
@@ -441,6 +442,19 @@ fn a_full_speed_hub_behind_the_translator_repeats_to_its_devices() {
         let input = found.pipe(&found.interfaces[0].endpoints[1]);
         assert_eq!(host.receive(&input, 64).unwrap(), [9; 3]);
     }
+}
+
+#[test]
+fn a_device_kept_from_high_speed_is_reached_through_the_translator() {
+    let mut host = SplitHost::new(HubOptions::default());
+    let (device, controls) = Scripted::new(Speed::High);
+    host.rig.ports[0].attach(Box::new(FullSpeed::new(Box::new(device)))).unwrap();
+    let found = host.enumerate(5);
+    assert_eq!(found.device.speed, Speed::Full);
+    assert_eq!(found.descriptor[2..4], [0x10, 0x01], "an older device");
+    controls.answer(IN1, [Answer::Data(vec![6; 70])]);
+    let input = found.pipe(&found.interfaces[0].endpoints[1]);
+    assert_eq!(host.receive(&input, 128).unwrap(), [6; 70]);
 }
 
 /// A full-speed device whose endpoint 4 is isochronous both ways.

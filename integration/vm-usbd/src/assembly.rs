@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
+use vm_usb::devices::full_speed::FullSpeed;
 use vm_usb::devices::hid::{Keyboard, Tablet};
 use vm_usb::devices::hub::{Hub, HubError};
 use vm_usb::devices::loopback::Loopback;
@@ -144,6 +145,8 @@ pub fn assemble(
             .find(|place| place.id == device.bus)
             .ok_or_else(|| AssemblyError::NoBus(device.bus.clone(), name.clone()))?;
         let (backing, behind) = device_of_kind(&device.kind, &name, place.speed, &mut inputs)?;
+        let backing: Box<dyn UsbDevice> =
+            if device.full_speed { Box::new(FullSpeed::new(backing)) } else { backing };
         plug(device, &name, &place.ports, backing)?;
         places.extend(behind);
     }

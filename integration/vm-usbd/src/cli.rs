@@ -21,7 +21,7 @@ pub struct Arguments {
     /// A device: storage,bus=BUS,file=PATH[,readonly=on], (keyboard|tablet),bus=BUS,
     /// printer,bus=BUS[,file=PATH], loopback,bus=BUS[,pattern=zero|mod63|any], or
     /// hub,bus=BUS,id=ID[,ports=N][,speed=full|high][,tt=single|multiple]; and for each
-    /// [,port=N][,id=ID]. BUS is the id of a controller, or of a hub named before
+    /// [,port=N][,id=ID][,speed=full]. BUS is the id of a controller, or of a hub named before
     #[arg(long = "device", value_name = "OPTIONS")]
     pub devices: Vec<DeviceOptions>,
 
@@ -167,6 +167,8 @@ pub struct DeviceOptions {
     pub port: Option<u8>,
     /// Its name, if said.
     pub id: Option<String>,
+    /// Whether it is kept from high speed.
+    pub full_speed: bool,
 }
 
 impl FromStr for DeviceOptions {
@@ -196,11 +198,14 @@ impl FromStr for DeviceOptions {
                 });
             }
         };
+        let is_hub = matches!(kind, DeviceKind::Hub(_));
+        let expected = "leave it out, or say full";
+        let full_speed = !is_hub && options.choice("speed", &["full"], expected)?.is_some();
         options.finish()?;
-        if matches!(kind, DeviceKind::Hub(_)) && id.is_none() {
+        if is_hub && id.is_none() {
             return Err(OptionError::Missing("id"));
         }
-        Ok(Self { kind, bus: bus.ok_or(OptionError::Missing("bus"))?, port, id })
+        Ok(Self { kind, bus: bus.ok_or(OptionError::Missing("bus"))?, port, id, full_speed })
     }
 }
 
@@ -252,7 +257,7 @@ mod tests {
             "--device",
             "storage,bus=e0,port=1,file=disk.img,readonly=on",
             "--device",
-            "keyboard,bus=o0,id=kbd",
+            "keyboard,bus=o0,id=kbd,speed=full",
             "--pacing",
             "eager",
         ])
@@ -284,12 +289,14 @@ mod tests {
                     bus: "e0".into(),
                     port: Some(1),
                     id: None,
+                    full_speed: false,
                 },
                 DeviceOptions {
                     kind: DeviceKind::Keyboard,
                     bus: "o0".into(),
                     port: None,
                     id: Some("kbd".into()),
+                    full_speed: true,
                 },
             ]
         );
@@ -317,6 +324,7 @@ mod tests {
         );
         assert_eq!(device("keyboard"), "bus= is missing");
         assert_eq!(device("storage,bus=e0"), "file= is missing");
+        assert_eq!(device("tablet,bus=e0,speed=low"), "speed=low: leave it out, or say full");
         assert_eq!(device("storage,bus=e0,file=f,readonly=yes"), "readonly=yes: say on or off");
         let printer = "printer,bus=o0,file=out.prn".parse::<DeviceOptions>().unwrap();
         assert_eq!(printer.kind, DeviceKind::Printer { file: Some("out.prn".into()) });
@@ -337,7 +345,7 @@ mod tests {
         assert_eq!(hub.kind, DeviceKind::Hub(expected));
         assert_eq!(
             device("keyboard,bus=e0,file=f"),
-            "unknown option \"file\"; there are bus, port, id"
+            "unknown option \"file\"; there are bus, port, id, speed"
         );
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::boot_sector;
-use crate::guest::{Attachment, Controller, Kind, Maker, Rig};
+use crate::guest::{Attachment, Controller, Kind, Maker, Rig, Wiring};
 use crate::lab_run::Bench;
 use crate::run_folder::RunFolder;
 use crate::tally::Tally;
@@ -35,7 +35,7 @@ fn boots(bench: &Bench, maker: Maker, kind: Kind, run: &RunFolder) -> Result<Str
         kind,
         maker,
         slot: 4,
-        hub: false,
+        wiring: Wiring::Direct,
         devices: vec![Attachment::Disk(image)],
     };
     let guest = bench.disks(Rig { controllers: vec![controller] }, run).start()?;

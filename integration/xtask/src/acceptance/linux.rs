@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use guest_protocol::{InterruptMode, Inventory, Reply, Request};
 
 use super::{data, input};
-use crate::guest::{Controller, Guest, Interrupts, Kind, Maker, Pacing, Rig};
+use crate::guest::{Controller, Guest, Interrupts, Kind, Maker, Pacing, Rig, Wiring};
 use crate::lab_run::{Bench, Options};
 use crate::run_folder::RunFolder;
 use crate::setup::Kernel;
@@ -18,14 +18,13 @@ pub(crate) fn run(
     maker: Maker,
     kernel: Kernel,
     interrupts: Interrupts,
-    behind_hubs: bool,
+    wire: &dyn Fn(Rig) -> Rig,
     tally: &mut Tally,
 ) -> Result<()> {
     let run = RunFolder::new()?;
     let failed_before = tally.failed;
     let (ehci, ohci) = (run.image("ehci.img", 21)?, run.image("ohci.img", 22)?);
-    let rig = Rig::standard(maker, &ehci.path, &ohci.path);
-    let rig = if behind_hubs { rig.behind_hubs() } else { rig };
+    let rig = wire(Rig::standard(maker, &ehci.path, &ohci.path));
     let disks = [(&rig.controllers[0], &ehci), (&rig.controllers[1], &ohci)];
     // The guests with INTx also stand for the other pacing.
     let pacing = (interrupts == Interrupts::Intx).then_some(Pacing::Eager);
@@ -125,11 +124,17 @@ fn devices_are_right(inventory: &Inventory, controller: &Controller) -> Result<(
     let address = controller.address();
     let devices: Vec<_> =
         inventory.devices.iter().filter(|device| device.controller == address).collect();
-    let wanted = controller.devices.len() + usize::from(controller.hub);
+    let hubs = usize::from(controller.wiring != Wiring::Direct);
+    let wanted = controller.devices.len() + hubs;
     ensure!(devices.len() == wanted, "{} of {wanted} devices are behind {address}", devices.len());
     for device in devices {
+        let is_hub = device.drivers.iter().any(|driver| driver == "hub");
+        let speed = match controller.wiring {
+            Wiring::Translator if !is_hub => Kind::Ohci.speed(),
+            _ => controller.kind.speed(),
+        };
         ensure!(
-            device.speed == controller.kind.speed(),
+            device.speed == speed,
             "{} runs at {} Mbit/s behind {}",
             device.product,
             device.speed,

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use guest_protocol::Request;
 
 use crate::boot::{random, sequential};
-use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig};
+use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig, Wiring};
 use crate::lab_run::{self, Bench, Options};
 use crate::progress;
 use crate::run_folder::RunFolder;
@@ -75,7 +75,7 @@ fn rig(run: &RunFolder) -> Result<Rig> {
             kind,
             maker,
             slot,
-            hub: false,
+            wiring: Wiring::Direct,
             devices: vec![Attachment::Disk(image.path)],
         });
     }

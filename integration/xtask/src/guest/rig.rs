@@ -32,6 +32,16 @@ pub(crate) enum Attachment {
     Loopback(TestPattern),
 }
 
+/// How devices reach their controller. Hubs are ours only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wiring {
+    Direct,
+    /// Through a hub of the controller's speed.
+    Hub,
+    /// At full speed through a high-speed hub's transaction translator.
+    Translator,
+}
+
 /// A controller with its devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Controller {
@@ -41,8 +51,8 @@ pub(crate) struct Controller {
     pub(crate) maker: Maker,
     /// Its device number on PCI bus 0.
     pub(crate) slot: u8,
-    /// Whether the devices are behind a hub of the controller's speed. Ours only.
-    pub(crate) hub: bool,
+    /// How the devices reach it.
+    pub(crate) wiring: Wiring,
     pub(crate) devices: Vec<Attachment>,
 }
 
@@ -101,7 +111,7 @@ impl Controller {
 
     /// What the devices are plugged into.
     pub(crate) fn bus(&self) -> String {
-        if self.hub { format!("{}-hub", self.id) } else { self.id.to_owned() }
+        if self.wiring == Wiring::Direct { self.id.to_owned() } else { format!("{}-hub", self.id) }
     }
 
     pub(crate) fn device_id(&self, device: &Attachment) -> String {
@@ -125,7 +135,7 @@ impl Rig {
             kind: Kind::Ehci,
             maker,
             slot: 4,
-            hub: false,
+            wiring: Wiring::Direct,
             devices: vec![disk(ehci_image), Attachment::Tablet],
         };
         let ohci = Controller {
@@ -133,16 +143,19 @@ impl Rig {
             kind: Kind::Ohci,
             maker,
             slot: 5,
-            hub: false,
+            wiring: Wiring::Direct,
             devices: vec![disk(ohci_image), Attachment::Keyboard],
         };
         Self { controllers: vec![ehci, ohci] }
     }
 
-    /// The same with a hub in between everywhere.
-    pub(crate) fn behind_hubs(mut self) -> Self {
+    /// The same with a hub in between everywhere; `translated`: EHCI's devices are full-speed ones.
+    pub(crate) fn behind_hubs(mut self, translated: bool) -> Self {
         for controller in &mut self.controllers {
-            controller.hub = true;
+            controller.wiring = match controller.kind {
+                Kind::Ehci if translated => Wiring::Translator,
+                _ => Wiring::Hub,
+            };
         }
         self
     }
@@ -153,8 +166,14 @@ impl Rig {
             Kind::Ehci => "e0",
             Kind::Ohci => "o0",
         };
-        let controller =
-            Controller { id, kind, maker: Maker::Ours, slot: 4, hub: false, devices: vec![device] };
+        let controller = Controller {
+            id,
+            kind,
+            maker: Maker::Ours,
+            slot: 4,
+            wiring: Wiring::Direct,
+            devices: vec![device],
+        };
         Self { controllers: vec![controller] }
     }
 

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::machine::socket;
 use guest_protocol::TestPattern;
 
-use super::rig::{Attachment, Controller, Kind, Maker, Rig};
+use super::rig::{Attachment, Controller, Kind, Maker, Rig, Wiring};
 use crate::{progress, shell, workspace};
 
 /// How long a server may take to listen, and to end.
@@ -176,7 +176,7 @@ fn arguments(rig: &Rig, run: &Path, pacing: Option<Pacing>) -> Vec<String> {
         ));
     }
     for controller in rig.of(Maker::Ours) {
-        if controller.hub {
+        if controller.wiring != Wiring::Direct {
             let speed = match controller.kind {
                 Kind::Ehci => "high",
                 Kind::Ohci => "full",
@@ -204,7 +204,8 @@ fn device_option(controller: &Controller, device: &Attachment) -> String {
         Attachment::Loopback(TestPattern::Zero) => ("loopback", ",pattern=zero".to_owned()),
         Attachment::Loopback(TestPattern::Mod63) => ("loopback", ",pattern=mod63".to_owned()),
     };
-    format!("{kind},bus={},id={}{rest}", controller.bus(), controller.device_id(device))
+    let speed = if controller.wiring == Wiring::Translator { ",speed=full" } else { "" };
+    format!("{kind},bus={},id={}{rest}{speed}", controller.bus(), controller.device_id(device))
 }
 
 #[cfg(test)]
@@ -226,13 +227,16 @@ mod tests {
     #[test]
     fn a_hub_comes_before_what_is_behind_it() {
         let disk = Attachment::Disk("/i/o.img".into());
-        let rig = Rig::single(Kind::Ohci, disk).behind_hubs();
+        let rig = Rig::single(Kind::Ohci, disk).behind_hubs(false);
         let line = arguments(&rig, Path::new("/run/x"), None).join(" ");
         assert_eq!(
             line,
             "--controller ohci,id=o0,socket=/run/x/o0.sock --device hub,bus=o0,id=o0-hub,speed=full \
              --device storage,bus=o0-hub,id=o0-disk,file=/i/o.img"
         );
+        let rig = Rig::single(Kind::Ehci, Attachment::Tablet).behind_hubs(true);
+        let line = arguments(&rig, Path::new("/run/x"), None).join(" ");
+        assert!(line.ends_with("speed=high --device tablet,bus=e0-hub,id=e0-tablet,speed=full"));
     }
 
     #[test]
