@@ -34,6 +34,11 @@ const IDLE_PERIODIC_FRAMES: u64 = 16;
 /// memory to schedule its first packets; Linux leaves itself eight frames.
 const STREAM_FRAMES: u64 = 4;
 
+/// How often the lists are run for one doorbell when a device, served at one endpoint, has something to
+/// say at another at once: a request and its answer are two, and the driver hears of both together.
+/// More than a few would keep the guest in its register write.
+const REPARTEES: usize = 4;
+
 /// Shortest time between two log lines about unrecoverable errors, so that a guest cannot flood the
 /// host's log.
 const LOG_NANOS: u64 = 1_000_000_000;
@@ -126,17 +131,7 @@ impl Ohci {
         let now = context.now;
         let dma = context.dma();
         self.mastering = dma.is_some();
-        let news = self.hub.poll(now, self.registers.control.hcfs());
-        self.registers.raise(Interrupts::new().with_rhsc(news.changed).with_rd(news.resume));
-        if news.bus_resumes {
-            self.wakeup |= self.registers.control.rwe();
-            self.registers.control.set_hcfs(Hcfs::Resume);
-            self.hub.set_state(Hcfs::Resume);
-        }
-        if news.ready {
-            self.rung = true;
-            self.pay_attention();
-        }
+        self.hear(now);
         if !self.is_running() {
             return;
         }
@@ -150,6 +145,21 @@ impl Ohci {
         for _ in skipped..due {
             let overflow = self.clock.skip(1, self.registers.fm_interval);
             self.frame(dma, overflow, now);
+        }
+    }
+
+    /// Takes in what ports and devices have to say.
+    fn hear(&mut self, now: Time) {
+        let news = self.hub.poll(now, self.registers.control.hcfs());
+        self.registers.raise(Interrupts::new().with_rhsc(news.changed).with_rd(news.resume));
+        if news.bus_resumes {
+            self.wakeup |= self.registers.control.rwe();
+            self.registers.control.set_hcfs(Hcfs::Resume);
+            self.hub.set_state(Hcfs::Resume);
+        }
+        if news.ready {
+            self.rung = true;
+            self.pay_attention();
         }
     }
 
@@ -236,8 +246,12 @@ impl Ohci {
         &mut self,
         dma: Dma<'_, M>,
     ) -> Result<(), Unrecoverable> {
+        // A driver that is in its handler for something else hears of the queue when it acknowledges
+        // that, and so of all that it has queued in between.
+        let busy = self.registers.interrupts() && !self.registers.status.wdh();
         match self.clock.pacing() {
             Pacing::Wire => Ok(()),
+            _ if busy => Ok(()),
             Pacing::RealTime | Pacing::Eager => self.hand_over(dma, DoneQueue::take_promptly),
         }
     }
@@ -314,9 +328,13 @@ impl Ohci {
         }
         let Some(dma) = context.dma() else { return };
         let mut result = Ok(());
-        if std::mem::take(&mut self.rung) {
+        for _ in 0..REPARTEES {
+            if result.is_err() || !std::mem::take(&mut self.rung) {
+                break;
+            }
             self.budget.limit_to(self.clock.thousandths_left(context.now));
             result = self.run_lists(dma, false, context.now);
+            self.hear(context.now);
         }
         let result = result.and_then(|()| self.hand_over_promptly(dma));
         self.check(result, context.now);

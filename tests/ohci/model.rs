@@ -250,12 +250,13 @@ impl Model {
         if status & int::WDH != 0 {
             self.take_done_queue();
         }
-        self.rig.m.write32(reg::INTERRUPT_STATUS, status);
         self.finish_unlinks();
         let unlinking = |e: &Endpoint| matches!(e.state, State::Unlinking { .. });
         if !self.endpoints.iter().any(unlinking) {
             self.rig.m.write32(reg::INTERRUPT_DISABLE, int::SF);
         }
+        // As Linux does: what was seen is acknowledged once it has been acted upon.
+        self.rig.m.write32(reg::INTERRUPT_STATUS, status);
         self.rig.m.write32(reg::INTERRUPT_ENABLE, int::MIE);
     }
 

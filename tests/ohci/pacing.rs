@@ -8,6 +8,11 @@ use crate::rig::*;
 
 /// Milliseconds for a request of six bytes and its answer, on average.
 fn round_trip(pacing: Pacing, habit: Habit) -> f64 {
+    round_trips(pacing, habit).0
+}
+
+/// The same, and the interrupts that go with it.
+fn round_trips(pacing: Pacing, habit: Habit) -> (f64, f64) {
     const ROUNDS: u32 = 1000;
     let mut model = Model::new(pacing, habit, true);
     let (output, input) = (0, 1);
@@ -20,7 +25,18 @@ fn round_trip(pacing: Pacing, habit: Habit) -> f64 {
     }
     assert_eq!(model.moved(input).len(), 6 * ROUNDS as usize);
     model.assert_memory_intact();
-    model.rig.m.now.nanos_since(start) as f64 / 1e6 / f64::from(ROUNDS)
+    let millis = model.rig.m.now.nanos_since(start) as f64 / 1e6;
+    (millis / f64::from(ROUNDS), model.interrupts as f64 / f64::from(ROUNDS))
+}
+
+#[test]
+fn a_request_and_the_answer_to_it_are_reported_together() {
+    for pacing in [Pacing::RealTime, Pacing::Eager] {
+        let (_, interrupts) = round_trips(pacing, Habit::LeaveLinked);
+        assert!(interrupts < 1.1, "{pacing:?}: {interrupts} interrupts a round");
+        let (_, interrupts) = round_trips(pacing, Habit::UnlinkAtOnce);
+        assert!(interrupts < 2.1, "{pacing:?}: {interrupts} interrupts a round, one for unlinking");
+    }
 }
 
 #[test]
