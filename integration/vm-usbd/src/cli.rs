@@ -14,15 +14,12 @@ use crate::options::{OptionError, Options};
 #[derive(Debug, Parser)]
 #[command(name = "vm-usbd", version, after_help = EXAMPLE)]
 pub struct Arguments {
-    /// A host controller: (ehci|ohci),id=ID,socket=PATH[,ports=N][,companion-of=EHCI-ID]
-    #[arg(long = "controller", value_name = "OPTIONS", required = true)]
+    /// The host controllers.
+    #[arg(long = "controller", value_name = "OPTIONS", required = true, help = CONTROLLER)]
     pub controllers: Vec<ControllerOptions>,
 
-    /// A device: storage,bus=BUS,file=PATH[,readonly=on], (keyboard|tablet),bus=BUS,
-    /// printer,bus=BUS[,file=PATH], loopback,bus=BUS[,pattern=zero|mod63|any], or
-    /// hub,bus=BUS,id=ID[,ports=N][,speed=full|high][,tt=single|multiple]; and for each
-    /// [,port=N][,id=ID][,speed=full]. BUS is the id of a controller, or of a hub named before
-    #[arg(long = "device", value_name = "OPTIONS")]
+    /// The devices.
+    #[arg(long = "device", value_name = "OPTIONS", help = DEVICE)]
     pub devices: Vec<DeviceOptions>,
 
     /// A socket that takes key and pointer events for keyboards and tablets
@@ -41,6 +38,17 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH")]
     pub pcap: Option<PathBuf>,
 }
+
+// Help texts of their own: in a documentation comment their brackets would be links.
+
+const CONTROLLER: &str =
+    "A host controller: (ehci|ohci),id=ID,socket=PATH[,ports=N][,companion-of=EHCI-ID]";
+
+const DEVICE: &str = "\
+A device: storage,bus=BUS,file=PATH[,readonly=on], (keyboard|tablet),bus=BUS,
+printer,bus=BUS[,file=PATH], loopback,bus=BUS[,pattern=zero|mod63|any], or
+hub,bus=BUS,id=ID[,ports=N][,speed=full|high][,tt=single|multiple]; and for each
+[,port=N][,id=ID][,speed=full]. BUS is the id of a controller, or of a hub named before";
 
 const EXAMPLE: &str = "Example:
   vm-usbd --controller ehci,id=e0,socket=/run/e.sock --device storage,bus=e0,file=disk.img
