@@ -9,18 +9,21 @@
 //!
 //! * [`ohci`]: OpenHCI 1.0a. Control, bulk, interrupt and isochronous transfers, root hub, suspend and
 //!   remote wakeup, frame pacing as a policy.
-//! * [`ehci`]: EHCI 1.0. Both schedules, isochronous high-speed transfers, ports with a companion
-//!   controller, 64-bit buffers, interrupts on completion.
+//! * [`ehci`]: EHCI 1.0. Both schedules, isochronous transfers, split transactions for full- and
+//!   low-speed devices behind a high-speed hub, ports with a companion controller, 64-bit addressing,
+//!   interrupts on completion.
 //! * [`pci`]: a type 0 function around either, with INTx, MSI, power management and EHCI's legacy
 //!   support capability.
-//! * [`devices`]: mass storage, keyboard, tablet, hub, printer, the kernel's test gadget, and a wrapper
-//!   that injects faults. [`usb::UsbDevice`] is the trait to write another.
+//! * [`devices`]: mass storage, keyboard, tablet, hubs with transaction translators, printer, the
+//!   kernel's test gadget, and a wrapper that injects faults. [`usb::UsbDevice`] is the trait to write
+//!   another.
 //!
 //! # What it does not
 //!
-//! OHCI's legacy keyboard registers; EHCI's debug port, link power management, FSTN nodes and, until
-//! `docs/ehci.md` says otherwise, split isochronous transfers; saved state. A file or a block device
-//! as a disk's medium is in the crate `vm-usb-image`, since the library opens none.
+//! OHCI's legacy keyboard registers and system management interrupts; EHCI's debug port and the
+//! addendum of revision 1.1 (link power management, per-port change events); park and test modes beyond
+//! their register fields; saved state. A file or a block device as a disk's medium is in the crate
+//! `vm-usb-image`, since the library opens none.
 //!
 //! # The map
 //!
