@@ -9,6 +9,17 @@ use crate::usb::{
 /// companion controller or through the transaction translator of a high-speed hub.
 ///
 /// A device that knows no high speed anyway stays as it is.
+///
+/// ```
+/// use vm_usb::devices::full_speed::FullSpeed;
+/// use vm_usb::devices::storage::{RamDisk, Serial, Storage};
+/// use vm_usb::topology::Port;
+///
+/// let disk = Storage::new(RamDisk::zeroed(64), Serial::from_name("disk"));
+/// let slow = FullSpeed::new(Box::new(disk));
+/// let refused = Port::high_speed_only().attach(Box::new(slow)).unwrap_err();
+/// assert!(Port::shared().attach(refused.device).is_ok());
+/// ```
 pub struct FullSpeed {
     device: Box<dyn UsbDevice>,
     description: Description,

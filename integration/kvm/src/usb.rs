@@ -9,11 +9,13 @@ use kvm_ioctls::VmFd;
 use vm_memory::GuestMemoryMmap;
 use vm_usb::adapters::{KvmInterrupt, MonotonicClock, SharedFunction};
 use vm_usb::controller::HostController;
+use vm_usb::devices::full_speed::FullSpeed;
 use vm_usb::devices::storage::{Serial, Storage};
 use vm_usb::ehci::Ehci;
 use vm_usb::ohci::Ohci;
 use vm_usb::pci::{Identity, InterruptPin, PciFunction, Placement};
 use vm_usb::topology::{Host, Port};
+use vm_usb::usb::UsbDevice;
 use vm_usb_image::{Access, RawImage};
 
 use crate::pci::{Bus, PciDevice};
@@ -63,7 +65,7 @@ impl Usb {
 
     /// Plugs a full-speed disk into port 2.
     pub(crate) fn attach_ohci_disk(&self, image: &Path) -> anyhow::Result<()> {
-        attach(&self.ports[1], disk(image, "ohci-disk")?.into_full_speed())
+        attach(&self.ports[1], Box::new(FullSpeed::new(disk(image, "ohci-disk")?)))
     }
 }
 
@@ -76,13 +78,13 @@ impl Drop for Usb {
     }
 }
 
-fn disk(image: &Path, name: &str) -> anyhow::Result<Storage> {
+fn disk(image: &Path, name: &str) -> anyhow::Result<Box<dyn UsbDevice>> {
     let image = RawImage::open(image, Access::ReadWrite)?;
-    Ok(Storage::new(image, Serial::from_name(name)))
+    Ok(Box::new(Storage::new(image, Serial::from_name(name))))
 }
 
-fn attach(port: &Port, device: Storage) -> anyhow::Result<()> {
-    port.attach(Box::new(device)).map_err(|refused| refused.reason)?;
+fn attach(port: &Port, device: Box<dyn UsbDevice>) -> anyhow::Result<()> {
+    port.attach(device).map_err(|refused| refused.reason)?;
     Ok(())
 }
 

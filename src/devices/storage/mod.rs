@@ -83,24 +83,6 @@ impl Storage {
         }
     }
 
-    /// The same disk as a full-speed device: an EHCI controller leaves it to its companion.
-    ///
-    /// ```
-    /// use vm_usb::devices::storage::{RamDisk, Serial, Storage};
-    /// use vm_usb::topology::Port;
-    ///
-    /// let disk = Storage::new(RamDisk::zeroed(64), Serial::from_name("disk")).into_full_speed();
-    /// let refused = Port::high_speed_only().attach(Box::new(disk)).unwrap_err();
-    /// assert!(Port::shared().attach(refused.device).is_ok());
-    /// ```
-    #[must_use]
-    pub fn into_full_speed(mut self) -> Self {
-        if let Speeds::High { full, .. } = self.description.speeds {
-            self.description.speeds = Speeds::Full(full);
-        }
-        self
-    }
-
     /// Tells the host of an endpoint that it parked and that has something to say now.
     fn announce(&mut self) {
         let in_ready = self.in_parked && self.transport.answers_in();
