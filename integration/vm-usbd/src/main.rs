@@ -148,7 +148,7 @@ fn serve(
         let thread = builder
             .spawn(move || {
                 let _goodbye = goodbye;
-                server.run();
+                server.run()
             })
             .map_err(|error| (FAILURE, format!("cannot start a thread: {error}")))?;
         threads.push(thread);
@@ -157,9 +157,11 @@ fn serve(
     for doorbell in &doorbells {
         doorbell.stop();
     }
+    let mut all_well = true;
     for thread in threads {
-        if thread.join().is_err() {
-            error!("a controller's loop has failed");
+        match thread.join() {
+            Ok(well) => all_well &= well,
+            Err(_) => error!("a controller's loop has failed"),
         }
     }
     // Dropping a disk writes out what is left of its data.
@@ -167,7 +169,8 @@ fn serve(
         drop(port.detach());
     }
     match end {
-        End::Signal => Ok(()),
+        End::Signal if all_well => Ok(()),
+        End::Signal => Err((FAILURE, "a client could not be served, see above".to_owned())),
         End::Loop(name) => Err((FAILURE, format!("controller \"{name}\" has failed"))),
     }
 }

@@ -21,6 +21,8 @@ pub const MAX_REGIONS: usize = 4096;
 pub struct GuestRam {
     mapped: GuestMemoryMmap,
     unreachable: Vec<Unreachable>,
+    /// Whether the guest has used memory that is out of reach.
+    missed: AtomicBool,
 }
 
 /// A region that came without a file descriptor, or may not be written: ROM, firmware, another
@@ -117,7 +119,13 @@ impl GuestRam {
 
     /// Withdraws everything.
     pub fn unmap_all(&mut self) {
-        *self = Self::default();
+        self.mapped = GuestMemoryMmap::default();
+        self.unreachable.clear();
+    }
+
+    /// Whether the guest has ever used memory that the VMM does not share.
+    pub fn has_missed(&self) -> bool {
+        self.missed.load(Ordering::Relaxed)
     }
 
     /// First and last address of each region.
@@ -136,6 +144,7 @@ impl GuestRam {
         if let Some(region) = region
             && !region.reported.swap(true, Ordering::Relaxed)
         {
+            self.missed.store(true, Ordering::Relaxed);
             warn!(
                 "the guest's DMA goes to {address:#x}, memory that the VMM does not share: if it is \
                  RAM, start the VMM with shared memory (QEMU: -object \

@@ -50,11 +50,16 @@ enum End {
 impl Server {
     /// Serves one client after another until [`Doorbell::stop`]. Each finds the controller as after
     /// power-on.
-    pub fn run(&mut self) {
+    ///
+    /// Returns whether all of them could be served as they should: none broke the protocol, and none
+    /// kept memory to itself that its guest used.
+    pub fn run(&mut self) -> bool {
         let name = self.name.clone();
+        let mut all_well = true;
         while let Some(stream) = self.next_client() {
             info!("{name}: a client has connected");
-            let end = self.serve(&stream);
+            let (end, missed_memory) = self.serve(&stream);
+            all_well &= !missed_memory && matches!(end, End::Left | End::Stopped);
             // Whatever the guest had set up went with it.
             self.function.reset(clock::now());
             *self.function.line_mut() = Default::default();
@@ -65,6 +70,7 @@ impl Server {
                 }
             }
         }
+        all_well
     }
 
     /// Waits for a client; `None` when the loop is to end.
@@ -94,8 +100,8 @@ impl Server {
         }
     }
 
-    /// Serves one client until it leaves.
-    fn serve(&mut self, stream: &UnixStream) -> End {
+    /// Serves one client until it leaves; says why, and whether the guest used memory it does not share.
+    fn serve(&mut self, stream: &UnixStream) -> (End, bool) {
         let mut turns = Turns {
             name: &self.name,
             stream,
@@ -111,7 +117,7 @@ impl Server {
         };
         loop {
             if let Err(end) = turns.turn() {
-                return end;
+                return (end, turns.session.missed_memory());
             }
         }
     }

@@ -55,6 +55,11 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Whether the guest has ever used memory that the VMM does not share.
+    pub fn missed_memory(&self) -> bool {
+        self.ram.has_missed()
+    }
+
     /// The function.
     pub fn function(&mut self) -> &mut Function {
         self.function

@@ -107,7 +107,7 @@ impl HostController<GuestRam> for Mill {
 pub struct Bench {
     pub path: PathBuf,
     doorbell: Arc<Doorbell>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<bool>>,
 }
 
 impl Bench {
