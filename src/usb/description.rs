@@ -47,6 +47,11 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// A bulk endpoint without a NAK rate to declare.
+    pub fn bulk(address: EndpointAddress, max_packet: u16) -> Self {
+        Self { address, transfer_type: TransferType::Bulk, max_packet, interval: 0 }
+    }
+
     /// Largest data packet in bytes.
     pub fn packet_size(&self) -> u16 {
         self.max_packet & 0x7ff
@@ -86,6 +91,17 @@ pub struct Configuration {
 }
 
 impl Configuration {
+    /// A device's only configuration, number 1: it draws no power from the bus and does not wake it.
+    pub fn only(interface: Interface) -> Self {
+        Self {
+            value: 1,
+            self_powered: true,
+            remote_wakeup: false,
+            max_power: 0,
+            interfaces: vec![interface],
+        }
+    }
+
     /// The interface with this number and alternate setting.
     pub fn interface(&self, number: u8, alternate: u8) -> Option<&Interface> {
         self.interfaces.iter().find(|i| i.number == number && i.alternate == alternate)

@@ -28,7 +28,7 @@ pub use status::{STATUS_REQUEST, StatusReply};
 
 use crate::usb::{
     Configuration, Control, Description, Direction, Endpoint, EndpointAddress, Interface, Notifier,
-    Outcome, Recipient, RequestType, SetupPacket, Speeds, Transfer, TransferType, UsbDevice,
+    Outcome, Recipient, RequestType, SetupPacket, Speeds, Transfer, UsbDevice,
 };
 
 /// Bulk-Out.
@@ -281,17 +281,9 @@ fn is_question(transfer: &Transfer<'_>) -> bool {
 }
 
 fn configuration(max_packet: u16) -> Configuration {
-    let endpoint =
-        |address| Endpoint { address, transfer_type: TransferType::Bulk, max_packet, interval: 0 };
-    Configuration {
-        value: 1,
-        self_powered: true,
-        remote_wakeup: false,
-        max_power: 0,
-        interfaces: vec![Interface {
-            class: CLASS,
-            endpoints: vec![endpoint(OUT), endpoint(IN)],
-            ..Interface::default()
-        }],
-    }
+    Configuration::only(Interface {
+        class: CLASS,
+        endpoints: [OUT, IN].map(|address| Endpoint::bulk(address, max_packet)).to_vec(),
+        ..Interface::default()
+    })
 }

@@ -40,8 +40,7 @@ use self::bulk_only::Transport;
 use self::unit::Unit;
 use crate::usb::{
     Configuration, Control, Description, Direction, Endpoint, EndpointAddress, Interface, Notifier,
-    Outcome, Recipient, RequestType, SetupPacket, Speeds, Status, Transfer, TransferType,
-    UsbDevice,
+    Outcome, Recipient, RequestType, SetupPacket, Speeds, Status, Transfer, UsbDevice,
 };
 
 /// Bulk-In.
@@ -169,17 +168,9 @@ fn description(serial: &Serial) -> Description {
 }
 
 fn configuration(max_packet: u16) -> Configuration {
-    let endpoint =
-        |address| Endpoint { address, transfer_type: TransferType::Bulk, max_packet, interval: 0 };
-    Configuration {
-        value: 1,
-        self_powered: true,
-        remote_wakeup: false,
-        max_power: 0,
-        interfaces: vec![Interface {
-            class: CLASS,
-            endpoints: vec![endpoint(IN), endpoint(OUT)],
-            ..Interface::default()
-        }],
-    }
+    Configuration::only(Interface {
+        class: CLASS,
+        endpoints: [IN, OUT].map(|address| Endpoint::bulk(address, max_packet)).to_vec(),
+        ..Interface::default()
+    })
 }
