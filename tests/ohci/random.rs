@@ -235,7 +235,11 @@ impl Rig {
                 self.ports[0].attach(device).unwrap();
                 self.m.run();
             }
-            Step::BusMaster(on) => self.m.bus_master = on,
+            // As the function in front does when its command register changes.
+            Step::BusMaster(on) => {
+                self.m.bus_master = on;
+                self.m.run();
+            }
             Step::Reset => self.m.reset(),
             Step::Restart => self.restart(),
         }
