@@ -8,7 +8,7 @@
 //! # What it emulates
 //!
 //! * [`ohci`]: OpenHCI 1.0a. Control, bulk, interrupt and isochronous transfers, root hub, suspend and
-//!   remote wakeup, frame pacing as a policy.
+//!   remote wakeup, over-current, frame pacing as a policy; legacy keyboard support as an option.
 //! * [`ehci`]: EHCI 1.0. Both schedules, isochronous transfers, split transactions for full- and
 //!   low-speed devices behind a high-speed hub, ports with a companion controller, 64-bit addressing,
 //!   interrupts on completion.
@@ -20,8 +20,7 @@
 //!
 //! # What it does not
 //!
-//! OHCI's legacy keyboard registers and system management interrupts; EHCI's debug port and the
-//! addendum of revision 1.1 (link power management, per-port change events); park and test modes beyond
+//! EHCI's debug port and the addendum of revision 1.1 (link power management, per-port change events); park and test modes beyond
 //! their register fields; saved state. A file or a block device as a disk's medium is in the crate
 //! `vm-usb-image`, since the library opens none.
 //!

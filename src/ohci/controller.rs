@@ -7,9 +7,10 @@ use vm_memory::GuestMemory;
 use super::budget::Budget;
 use super::done_queue::DoneQueue;
 use super::frame::{CATCH_UP_FRAMES, FrameClock, Pacing};
+use super::legacy::Legacy;
 use super::lists::{self, List, Service, ServiceRatio};
 use super::registers::Registers;
-use super::root_hub::RootHub;
+use super::root_hub::{OverCurrentProtection, PowerSwitching, RootHub};
 use super::spec::{Hcfs, Interrupts, hcca};
 use super::transaction::{Bus, LONGEST_INTERVAL};
 use super::{ListKind, Unrecoverable, periodic};
@@ -87,6 +88,8 @@ pub struct Ohci {
     /// Resume signalling that may wake the system.
     wakeup: bool,
     logged: Option<Time>,
+    /// The legacy keyboard registers, with the pin for system management interrupts.
+    pub(super) legacy: Option<Legacy>,
 }
 
 impl Ohci {
@@ -111,6 +114,7 @@ impl Ohci {
             line: Interrupt::default(),
             wakeup: false,
             logged: None,
+            legacy: None,
         }
     }
 
@@ -118,6 +122,23 @@ impl Ohci {
     #[must_use]
     pub fn with_pacing(mut self, pacing: Pacing) -> Self {
         self.clock = FrameClock::new(pacing);
+        self
+    }
+
+    /// The same controller whose root hub comes out of reset with this power switching; its ports are
+    /// powered, or not, as after reset.
+    #[must_use]
+    pub fn with_power_switching(mut self, switching: PowerSwitching) -> Self {
+        self.hub.set_power_modes(Some(switching), None);
+        self.hub.reset();
+        self
+    }
+
+    /// The same controller whose root hub comes out of reset with this over-current protection.
+    #[must_use]
+    pub fn with_over_current_protection(mut self, protection: OverCurrentProtection) -> Self {
+        self.hub.set_power_modes(None, Some(protection));
+        self.hub.reset();
         self
     }
 
@@ -508,6 +529,7 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ohci {
         self.software_reset(now);
         self.registers = Registers::default();
         self.hub.reset();
+        self.legacy = self.legacy.map(Legacy::after_reset);
         self.line = Interrupt::default();
         self.wakeup = false;
         self.mastering = true;

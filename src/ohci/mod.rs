@@ -1,9 +1,9 @@
 //! OpenHCI 1.0a: the full- and low-speed host controller.
 //!
-//! [`Ohci`] has all registers but the optional legacy keyboard ones, control, bulk, interrupt and
-//! isochronous transfers, the done queue, frames, and a root hub of up to 15 ports with power switching, reset,
-//! suspend, resume and remote wakeup. Over-current never happens here, and there is no system
-//! management firmware to hand the controller over to.
+//! [`Ohci`] has all registers, control, bulk, interrupt and isochronous transfers, the done queue, frames,
+//! and a root hub of up to 15 ports with power switching, over-current protection, reset, suspend,
+//! resume and remote wakeup. The legacy keyboard registers and the pin for system management
+//! interrupts are an option ([`Ohci::with_legacy_support`]).
 //!
 //! Where a real controller makes one transaction at a time, this one hands a device a whole TD and
 //! keeps the rules packet by packet: toggles, short packets, error counts. Control and bulk
@@ -21,6 +21,7 @@ mod done_queue;
 mod endpoints;
 mod frame;
 mod isochronous;
+mod legacy;
 mod lists;
 mod periodic;
 mod port;
@@ -31,6 +32,8 @@ mod transaction;
 
 pub use controller::Ohci;
 pub use frame::Pacing;
+pub use legacy::{LegacyInterrupts, LegacyPort};
+pub use root_hub::{OverCurrentProtection, PowerSwitching};
 
 use crate::dma::DmaError;
 

@@ -48,6 +48,8 @@ pub(super) struct RootPort {
     /// The plugging that `status` tells of; `None` makes the port look afresh.
     generation: Option<u64>,
     signal: Option<Signal>,
+    /// The socket draws too much current, as of the last look.
+    draws_too_much: bool,
     /// Whether the device has been told that its bus is idle.
     suspended: bool,
     /// Address of the last device that was seen to have isochronous endpoints in its present settings.
@@ -62,6 +64,7 @@ impl RootPort {
             status: HcRhPortStatus::new(),
             generation: None,
             signal: None,
+            draws_too_much: false,
             suspended: false,
             streams: None,
             endpoints: Endpoints::default(),
@@ -133,6 +136,7 @@ impl RootPort {
         }
         news.wakeup = self.link.take_remote_wakeup();
         let view = self.link.view();
+        self.draws_too_much = view.over_current;
         if self.status.pps() && self.generation != Some(view.generation) {
             self.generation = Some(view.generation);
             let before = self.status.ccs();
@@ -192,6 +196,43 @@ impl RootPort {
         self.status.pesc() != before
     }
 
+    /// Carries out a power command. While the port has over-current, it stays without power: a switch
+    /// that is turned on trips again.
+    pub(super) fn switch_power(&mut self, on: bool) -> bool {
+        !(on && self.status.poci()) && self.set_power(on)
+    }
+
+    /// Whether the socket draws too much current.
+    pub(super) fn draws_too_much(&self) -> bool {
+        self.draws_too_much
+    }
+
+    /// Shows over-current if the port watches for it itself (7.4.4, POCI and OCIC); returns whether a
+    /// change bit was set.
+    pub(super) fn set_over_current(&mut self, watched: bool, switchable: bool) -> bool {
+        let poci = watched && self.draws_too_much;
+        if poci == self.status.poci() {
+            return false;
+        }
+        self.status.set_poci(poci);
+        self.status.set_ocic(true);
+        if poci {
+            self.trip(switchable);
+        }
+        true
+    }
+
+    /// Over-current takes the port's power, or, where that cannot be switched, its enabling.
+    pub(super) fn trip(&mut self, switchable: bool) {
+        if switchable {
+            self.set_power(false);
+        } else if self.status.pes() {
+            self.cut_off();
+            self.status.set_pes(false);
+            self.status.set_pesc(true);
+        }
+    }
+
     /// Carries out the commands of a write to HcRhPortStatus; `switched` tells whether the port obeys
     /// power commands of its own. Returns whether a change bit was set.
     ///
@@ -202,10 +243,10 @@ impl RootPort {
         self.status = HcRhPortStatus::from_bits(status);
         let mut changed = false;
         if switched && command.lsda() {
-            changed |= self.set_power(false);
+            changed |= self.switch_power(false);
         }
         if switched && command.pps() {
-            changed |= self.set_power(true);
+            changed |= self.switch_power(true);
         }
         if command.ccs() {
             self.status.set_pes(false);

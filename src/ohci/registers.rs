@@ -8,8 +8,10 @@ use super::spec::{
 };
 use crate::time::Time;
 
-/// HcRevision: OHCI 1.0a, without legacy keyboard registers.
+/// HcRevision: OHCI 1.0a.
 const REVISION: u32 = 0x10;
+/// HcRevision, L: there are legacy keyboard registers.
+const LEGACY: u32 = 0x100;
 /// HcHCCA: 256-byte alignment, which drivers find out by writing ones.
 const HCCA_ALIGNMENT: u32 = 0xffff_ff00;
 /// HcPeriodicStart, bits that exist.
@@ -27,6 +29,8 @@ pub(super) struct Registers {
     pub(super) fm_interval: HcFmInterval,
     /// SchedulingOverrunCount.
     pub(super) soc: u8,
+    /// OwnershipChangeRequest.
+    pub(super) ocr: bool,
     periodic_start: u32,
     ls_threshold: u32,
 }
@@ -40,6 +44,7 @@ impl Default for Registers {
             hcca: 0,
             fm_interval: HcFmInterval::from_bits(FM_INTERVAL_RESET),
             soc: 0,
+            ocr: false,
             periodic_start: 0,
             ls_threshold: LS_THRESHOLD_RESET.into(),
         }
@@ -52,10 +57,20 @@ impl Registers {
         self.status = Interrupts::from_bits(self.status.into_bits() | events.into_bits());
     }
 
+    /// Whether one of `events` has happened and is enabled.
+    fn is_pending(&self, events: u32) -> bool {
+        self.mask.mie() && self.status.into_bits() & self.mask.into_bits() & events != 0
+    }
+
     /// The host interrupt's condition (7.1.4). With InterruptRouting set it is system management's.
     pub(super) fn interrupts(&self) -> bool {
-        let pending = self.status.into_bits() & self.mask.into_bits() & Interrupts::HOST;
-        pending != 0 && self.mask.mie() && !self.control.ir()
+        self.is_pending(Interrupts::HOST) && !self.control.ir()
+    }
+
+    /// The same for system management, whose OwnershipChange always is (7.1.4).
+    pub(super) fn interrupts_system_management(&self) -> bool {
+        self.is_pending(Interrupts::new().with_oc(true).into_bits())
+            || (self.is_pending(Interrupts::HOST) && self.control.ir())
     }
 
     /// Whether `events` would interrupt the host and have not happened yet.
@@ -111,11 +126,13 @@ impl Ohci {
     fn read_register(&self, now: Time, offset: u64) -> u32 {
         let registers = &self.registers;
         match offset {
+            HC_REVISION if self.legacy.is_some() => REVISION | LEGACY,
             HC_REVISION => REVISION,
             HC_CONTROL => registers.control.into_bits(),
             HC_COMMAND_STATUS => HcCommandStatus::new()
                 .with_clf(self.control.filled)
                 .with_blf(self.bulk.filled)
+                .with_ocr(registers.ocr)
                 .with_soc(registers.soc)
                 .into_bits(),
             HC_INTERRUPT_STATUS => registers.status.into_bits(),
@@ -136,6 +153,7 @@ impl Ohci {
             HC_RH_DESCRIPTOR_A => self.hub.descriptor_a().into_bits(),
             HC_RH_DESCRIPTOR_B => self.hub.descriptor_b().into_bits(),
             HC_RH_STATUS => self.hub.status().into_bits(),
+            HCE_CONTROL.. => self.legacy.map_or(0, |legacy| legacy.read(offset)),
             _ => port_at(offset)
                 .and_then(|port| self.hub.port_status(port))
                 .map_or(0, |status| status.into_bits()),
@@ -173,11 +191,19 @@ impl Ohci {
             }
             HC_PERIODIC_START => self.registers.periodic_start = value & PERIODIC_START,
             HC_LS_THRESHOLD => self.registers.ls_threshold = value & LS_THRESHOLD,
-            HC_RH_DESCRIPTOR_A => self.hub.write_descriptor_a(value),
+            HC_RH_DESCRIPTOR_A => {
+                let rhsc = self.hub.write_descriptor_a(value);
+                self.registers.raise(Interrupts::new().with_rhsc(rhsc));
+            }
             HC_RH_DESCRIPTOR_B => self.hub.write_descriptor_b(value),
             HC_RH_STATUS => {
                 let rhsc = self.hub.write_status(value);
                 self.registers.raise(Interrupts::new().with_rhsc(rhsc));
+            }
+            HCE_CONTROL.. => {
+                if let Some(legacy) = &mut self.legacy {
+                    legacy.write(offset, value);
+                }
             }
             // Read only: HcRevision, the periodic pointer, the done head, the frame counters. Drivers
             // write zero to some of them.
@@ -196,6 +222,10 @@ impl Ohci {
         let before = self.registers.control;
         let after = HcControl::from_bits(value & HcControl::WRITABLE);
         self.registers.control = after.with_hcfs(before.hcfs());
+        if after.ir() != before.ir() {
+            // The controller has changed hands (7.1.3, OCR).
+            self.registers.ocr = false;
+        }
         self.set_state(after.hcfs(), now);
         self.rung |= (after.cle() && !before.cle()) || (after.ble() && !before.ble());
     }
@@ -209,9 +239,14 @@ impl Ohci {
         self.control.filled |= command.clf();
         self.bulk.filled |= command.blf();
         self.rung |= command.clf() || command.blf();
-        if command.ocr() {
-            // No firmware owns the controller: it changes hands at once.
-            self.registers.control.set_ir(false);
+        match command.ocr() {
+            true if self.legacy.is_some() => {
+                self.registers.ocr = true;
+                self.registers.raise(Interrupts::new().with_oc(true));
+            }
+            // There is no system management to ask: the controller changes hands at once.
+            true => self.registers.control.set_ir(false),
+            false => {}
         }
     }
 }

@@ -13,6 +13,34 @@ use crate::usb::Wake;
 /// Most ports a root hub can have (7.4.1).
 pub(super) const MAX_PORTS: usize = 15;
 
+/// How the power of the ports is switched: what NPS, PSM and PPCM read after reset (OHCI 1.0a, 7.4.1,
+/// 7.4.2). A driver may choose another mode then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PowerSwitching {
+    /// Not at all: the ports are powered while the controller is.
+    #[default]
+    None,
+    /// All together, by SetGlobalPower and ClearGlobalPower. They are off after reset.
+    Global,
+    /// Each on its own, by SetPortPower and ClearPortPower. They are off after reset.
+    PerPort,
+}
+
+/// Who watches for over-current, the state that [`Port::set_over_current`] sets: what NOCP and OCPM
+/// read after reset (OHCI 1.0a, 7.4.1). A driver may choose another mode then.
+///
+/// [`Port::set_over_current`]: crate::topology::Port::set_over_current
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OverCurrentProtection {
+    /// Nobody: it goes unnoticed.
+    #[default]
+    None,
+    /// The hub: one port that draws too much takes the power from all, and HcRhStatus tells of it.
+    Global,
+    /// Each port on its own: only its power is taken, and its HcRhPortStatus tells of it.
+    PerPort,
+}
+
 /// Set by ports and devices that have something to say, so that nobody needs to ask each of them on
 /// every register access.
 #[derive(Debug, Default)]
@@ -43,6 +71,11 @@ pub(super) struct RootHub {
     descriptor_a: HcRhDescriptorA,
     descriptor_b: HcRhDescriptorB,
     drwe: bool,
+    /// OverCurrentIndicator and its change.
+    oci: bool,
+    ocic: bool,
+    switching: PowerSwitching,
+    protection: OverCurrentProtection,
     ports: Vec<RootPort>,
     attention: Arc<Attention>,
     /// The driver has let the bus go idle.
@@ -60,6 +93,10 @@ impl RootHub {
             descriptor_a: HcRhDescriptorA::new(),
             descriptor_b: HcRhDescriptorB::new(),
             drwe: false,
+            oci: false,
+            ocic: false,
+            switching: PowerSwitching::None,
+            protection: OverCurrentProtection::None,
             ports: ports.collect(),
             attention,
             bus_idle: false,
@@ -68,19 +105,36 @@ impl RootHub {
         hub
     }
 
-    /// Hardware reset. The values of the descriptors are the implementation's: ports always powered,
-    /// no over-current protection, 2 ms for power to be good.
+    /// Power switching and over-current protection as the platform has them; to be followed by a reset.
+    pub(super) fn set_power_modes(
+        &mut self,
+        switching: Option<PowerSwitching>,
+        protection: Option<OverCurrentProtection>,
+    ) {
+        self.switching = switching.unwrap_or(self.switching);
+        self.protection = protection.unwrap_or(self.protection);
+    }
+
+    /// Hardware reset. The values of the descriptors are the implementation's; power is good after
+    /// 2 ms.
     pub(super) fn reset(&mut self) {
+        let ports = self.ports.len();
         self.descriptor_a = HcRhDescriptorA::new()
-            .with_ndp(u8::try_from(self.ports.len()).unwrap_or(0))
-            .with_nps(true)
-            .with_nocp(true)
+            .with_ndp(u8::try_from(ports).unwrap_or(0))
+            .with_nps(self.switching == PowerSwitching::None)
+            .with_psm(self.switching == PowerSwitching::PerPort)
+            .with_nocp(self.protection == OverCurrentProtection::None)
+            .with_ocpm(self.protection == OverCurrentProtection::PerPort)
             .with_potpgt(1);
-        self.descriptor_b = HcRhDescriptorB::new();
+        let all_ports = (1..=ports).fold(0, |mask, port| mask | 1 << (port & 15));
+        let ppcm = if self.descriptor_a.psm() { all_ports } else { 0 };
+        self.descriptor_b = HcRhDescriptorB::new().with_ppcm(ppcm);
         self.drwe = false;
+        self.oci = false;
+        self.ocic = false;
         self.bus_idle = false;
         for port in &mut self.ports {
-            port.reset(true);
+            port.reset(self.descriptor_a.nps());
         }
         self.attention.wake();
     }
@@ -95,9 +149,9 @@ impl RootHub {
         self.descriptor_b
     }
 
-    /// HcRhStatus: there is no local power supply to watch and no over-current.
+    /// HcRhStatus: there is no local power supply to watch.
     pub(super) fn status(&self) -> HcRhStatus {
-        HcRhStatus::new().with_drwe(self.drwe)
+        HcRhStatus::new().with_drwe(self.drwe).with_oci(self.oci).with_ocic(self.ocic)
     }
 
     /// HcRhPortStatus of port `index`, from 0; `None` if there is no such port.
@@ -105,9 +159,9 @@ impl RootHub {
         self.ports.get(index).map(RootPort::status)
     }
 
-    /// A write to HcRhDescriptorA. Taking power switching away powers all ports; giving it back
-    /// leaves them as they are.
-    pub(super) fn write_descriptor_a(&mut self, value: u32) {
+    /// A write to HcRhDescriptorA; returns whether a change bit was set. Taking power switching away
+    /// powers all ports; giving it back leaves them as they are.
+    pub(super) fn write_descriptor_a(&mut self, value: u32) -> bool {
         let fixed = self.descriptor_a.into_bits() & !HcRhDescriptorA::WRITABLE;
         self.descriptor_a = HcRhDescriptorA::from_bits(fixed | (value & HcRhDescriptorA::WRITABLE));
         if self.descriptor_a.nps() {
@@ -116,6 +170,7 @@ impl RootHub {
             });
             self.attention.wake();
         }
+        self.watch_current()
     }
 
     /// A write to HcRhDescriptorB.
@@ -132,13 +187,16 @@ impl RootHub {
         if command.crwe() {
             self.drwe = false;
         }
+        if command.ocic() {
+            self.ocic = false;
+        }
         let mut changed = false;
-        for (on, commanded) in [(false, command.lps()), (true, command.lpsc())] {
+        for (on, commanded) in [(false, command.lps()), (true, command.lpsc() && !self.oci)] {
             if commanded && !self.descriptor_a.nps() {
                 for index in 0..self.ports.len() {
                     if !self.is_switched_alone(index) {
                         let port = self.ports.get_mut(index);
-                        changed |= port.is_some_and(|port| port.set_power(on));
+                        changed |= port.is_some_and(|port| port.switch_power(on));
                     }
                 }
                 self.attention.wake();
@@ -155,7 +213,8 @@ impl RootHub {
 
     /// A write to HcRhPortStatus of port `index`, from 0; returns whether a change bit was set.
     pub(super) fn write_port(&mut self, index: usize, value: u32, now: Time) -> bool {
-        let switched = self.is_switched_alone(index);
+        // While the hub as a whole has over-current, no port gets power.
+        let switched = self.is_switched_alone(index) && !self.oci;
         let idle = self.bus_idle;
         let Some(port) = self.ports.get_mut(index) else {
             return false;
@@ -163,6 +222,27 @@ impl RootHub {
         let changed = port.write(value, switched, now);
         port.tell_suspension(idle);
         self.attention.wake();
+        changed
+    }
+
+    /// Compares what the ports draw with what the protection allows (7.4.1, OCPM and NOCP); returns
+    /// whether a change bit was set. Where power is not switched, a port is only disabled.
+    fn watch_current(&mut self) -> bool {
+        let (watched, per_port) = (!self.descriptor_a.nocp(), self.descriptor_a.ocpm());
+        let switchable = !self.descriptor_a.nps();
+        let mut changed = false;
+        for port in &mut self.ports {
+            changed |= port.set_over_current(watched && per_port, switchable);
+        }
+        let oci = watched && !per_port && self.ports.iter().any(RootPort::draws_too_much);
+        if oci != self.oci {
+            self.oci = oci;
+            self.ocic = true;
+            changed = true;
+            if oci {
+                self.ports.iter_mut().for_each(|port| port.trip(switchable));
+            }
+        }
         changed
     }
 
@@ -200,6 +280,9 @@ impl RootHub {
             if ended.changed || heard != News::default() {
                 port.tell_suspension(self.bus_idle);
             }
+        }
+        if look {
+            news.changed |= self.watch_current();
         }
         news
     }

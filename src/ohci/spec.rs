@@ -52,6 +52,14 @@ pub mod register {
     pub const HC_RH_STATUS: u64 = 0x50;
     /// Root hub: status of port 1; the others follow.
     pub const HC_RH_PORT_STATUS: u64 = 0x54;
+    /// Legacy support (optional): what is emulated (appendix B).
+    pub const HCE_CONTROL: u64 = 0x100;
+    /// Legacy support: the byte that was written to port 60h or 64h.
+    pub const HCE_INPUT: u64 = 0x104;
+    /// Legacy support: the byte that a read of port 60h gets.
+    pub const HCE_OUTPUT: u64 = 0x108;
+    /// Legacy support: the byte that a read of port 64h gets.
+    pub const HCE_STATUS: u64 = 0x10c;
 }
 
 /// Length of the nominal frame in bit times minus one: FrameInterval after reset.
@@ -312,6 +320,61 @@ pub struct HcRhPortStatus {
 impl HcRhPortStatus {
     /// The change bits; writing 1 clears them.
     pub const CHANGES: u32 = 0x001f_0000;
+}
+
+/// HceControl (appendix B.3.1).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct HceControl {
+    /// EmulationEnable: accesses to ports 60h and 64h are the controller's.
+    pub emulation_enable: bool,
+    /// EmulationInterrupt: the condition, as it is now.
+    pub emulation_interrupt: bool,
+    /// CharacterPending: interrupt when OutputFull is clear.
+    pub character_pending: bool,
+    /// IRQEn: IRQ 1 or IRQ 12 while OutputFull is set.
+    pub irq_en: bool,
+    /// ExternalIRQEn: interrupt when the keyboard controller raises IRQ 1 or IRQ 12.
+    pub external_irq_en: bool,
+    /// GateA20Sequence: the last byte to port 64h was D1h.
+    pub gate_a20_sequence: bool,
+    /// IRQ1Active: the keyboard controller's IRQ 1 rose.
+    pub irq1_active: bool,
+    /// IRQ12Active: the keyboard controller's IRQ 12 rose.
+    pub irq12_active: bool,
+    /// A20State: what the keyboard controller's gate A20 is at.
+    pub a20_state: bool,
+    #[bits(23)]
+    __: u32,
+}
+
+impl HceControl {
+    /// Bits that hold what is written to them.
+    pub const WRITABLE: u32 = 0x13d;
+    /// Bits that a written 1 clears.
+    pub const CLEARED: u32 = 0xc0;
+}
+
+/// HceStatus (appendix B.3.4): the status register of a keyboard controller.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq)]
+pub struct HceStatus {
+    /// OutputFull: there is a byte to read from port 60h.
+    pub output_full: bool,
+    /// InputFull: a byte was written to port 60h or 64h.
+    pub input_full: bool,
+    /// Flag: warm start.
+    pub flag: bool,
+    /// CmdData: the byte was written to port 64h.
+    pub cmd_data: bool,
+    /// InhibitSwitch: the keyboard is not locked.
+    pub inhibit_switch: bool,
+    /// AuxOutputFull: the byte to read is the mouse's.
+    pub aux_output_full: bool,
+    /// Time-out.
+    pub timeout: bool,
+    /// Parity error.
+    pub parity: bool,
 }
 
 /// Offsets in the communications area (4.4.1).

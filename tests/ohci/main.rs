@@ -11,6 +11,7 @@ mod driver;
 mod rig;
 
 mod conformance;
+mod current;
 mod done;
 mod ed;
 mod err;
@@ -18,6 +19,7 @@ mod frm;
 mod hcca;
 mod int;
 mod iso;
+mod legacy;
 mod model;
 mod own;
 mod pacing;

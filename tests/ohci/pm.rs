@@ -219,3 +219,59 @@ fn a_suspended_bus_needs_no_attention() {
     rig.m.run();
     assert_eq!(rig.m.deadline(), None);
 }
+
+#[test]
+fn ohci_pm_12_a_device_that_leaves_wakes_the_bus_too() {
+    for drwe in [false, true] {
+        let mut rig = suspended();
+        rig.m.write32(reg::RH_STATUS, if drwe { 1 << 15 } else { 1 << 31 });
+        rig.ports[0].detach().unwrap();
+        rig.m.run();
+        let state = if drwe { control::RESUME } else { control::SUSPEND };
+        assert_eq!(hcfs(&mut rig), state);
+        assert_eq!(rig.status(), int::RHSC | if drwe { int::RD } else { 0 });
+        assert_eq!(rig.port(), port::PPS | port::CSC | port::PESC);
+    }
+}
+
+#[test]
+fn ohci_pm_13_a_device_on_a_suspended_port_wakes_a_suspended_bus() {
+    let mut rig = running();
+    allow_wakeup(&rig);
+    rig.m.write32(PORT, port::PSS);
+    rig.write_control(control::SUSPEND | control::RWE);
+    rig.clear_status();
+    rig.device.take_seen();
+    rig.device.remote_wakeup();
+    rig.m.run();
+    assert_eq!(hcfs(&mut rig), control::RESUME);
+    assert_eq!(rig.status(), int::RD);
+    assert!(rig.m.take_wakeup());
+    assert_eq!(rig.port(), port::PPS | port::CCS | port::PES, "the bus resumes as a whole");
+    assert_eq!(rig.device.take_seen(), [Seen::Suspension(Suspension::Resumed)]);
+    // The driver ends it, and the device is as it was.
+    rig.m.advance_millis(20);
+    rig.write_control(control::OPERATIONAL);
+    rig.frames(2);
+    let td = rig.out(&[1; 8]);
+    let ed = rig.endpoint_ed(BULK_OUT, &[td]);
+    rig.run_bulk(&[ed]);
+    assert_eq!(rig.cc(td), 0);
+}
+
+#[test]
+fn ohci_pm_14_a_device_that_came_during_suspend_is_there_after_resume() {
+    let mut rig = suspended();
+    let (device, controls) = device(Speed::Low);
+    rig.ports[1].attach(device).unwrap();
+    rig.m.run();
+    rig.write_control(control::RESUME);
+    rig.m.advance_millis(20);
+    rig.write_control(control::OPERATIONAL);
+    let second = PORT + 4;
+    assert_eq!(rig.m.read32(second), port::PPS | port::CCS | port::CSC | port::LSDA);
+    rig.m.write32(second, port::PRS);
+    rig.m.advance_millis(10);
+    assert_ne!(rig.m.read32(second) & port::PES, 0);
+    assert!(controls.take_seen().contains(&Seen::Configured(0)));
+}
