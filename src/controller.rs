@@ -76,6 +76,12 @@ pub trait HostController<M: GuestMemory + ?Sized>: Send {
         false
     }
 
+    /// Where in the register window the registers of a debug port begin, if there is one (EHCI
+    /// appendix C).
+    fn debug_registers(&self) -> Option<u16> {
+        None
+    }
+
     /// Power-on or bus reset of the function.
     fn reset(&mut self, now: Time);
 }
@@ -111,6 +117,10 @@ where
 
     fn take_wakeup(&mut self) -> bool {
         (**self).take_wakeup()
+    }
+
+    fn debug_registers(&self) -> Option<u16> {
+        (**self).debug_registers()
     }
 
     fn reset(&mut self, now: Time) {

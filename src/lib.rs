@@ -11,17 +11,17 @@
 //!   remote wakeup, over-current, frame pacing as a policy; legacy keyboard support as an option.
 //! * [`ehci`]: EHCI 1.0. Both schedules, isochronous transfers, split transactions for full- and
 //!   low-speed devices behind a high-speed hub, ports with a companion controller, 64-bit addressing,
-//!   interrupts on completion.
+//!   interrupts on completion, and the debug port.
 //! * [`pci`]: a type 0 function around either, with INTx, MSI, power management and EHCI's legacy
 //!   support capability.
-//! * [`devices`]: mass storage, keyboard, tablet, hubs with transaction translators, printer, the
-//!   kernel's test gadget, and a wrapper that injects faults. [`usb::UsbDevice`] is the trait to write
-//!   another.
+//! * [`devices`]: mass storage, keyboard, tablet, hubs with transaction translators, printer, a
+//!   debug console, the kernel's test gadget, and a wrapper that injects faults. [`usb::UsbDevice`] is
+//!   the trait to write another.
 //!
 //! # What it does not
 //!
-//! EHCI's debug port and the addendum of revision 1.1 (link power management, per-port change events); park and test modes beyond
-//! their register fields; saved state. A file or a block device as a disk's medium is in the crate
+//! EHCI's addendum of revision 1.1 (link power management, per-port change events); park and test modes
+//! beyond their register fields; saved state. A file or a block device as a disk's medium is in the crate
 //! `vm-usb-image`, since the library opens none.
 //!
 //! # The map

@@ -3,6 +3,7 @@
 //! Each implements [`UsbDevice`](crate::usb::UsbDevice) and knows nothing of host controllers:
 //! attach it to a [`Port`](crate::topology::Port) of whichever serves its speed.
 
+pub mod debug;
 pub mod faulty;
 pub mod full_speed;
 pub mod hid;

@@ -5,12 +5,13 @@ use vm_memory::GuestMemory;
 
 use super::async_schedule::AsyncSchedule;
 use super::clock::{FrameClock, Microframe};
+use super::debug_port::DebugPort;
 use super::engine::Engine;
 use super::interrupts::Interrupts;
 use super::periodic_schedule::{Budget, Next, PeriodicSchedule};
 use super::polling::Polling;
 use super::ports::{PortEvents, RootPort};
-use super::spec::{MICROFRAMES, UsbCmd, usbsts};
+use super::spec::{MICROFRAMES, UsbCmd, offset, usbsts};
 use super::structures::Structures;
 use super::waiting::{Schedule, Waiting};
 use crate::controller::{Context, HostController, Interrupt};
@@ -55,6 +56,8 @@ pub struct Ehci {
     pub(super) periodic: PeriodicSchedule,
     /// USBCMD.IAAD: a ring that has not been answered.
     pub(super) doorbell: bool,
+    /// The registers of the debug port, if there is one.
+    pub(super) debug: Option<DebugPort>,
     waiting: Waiting,
     polling: Polling,
     /// The first microframe not yet carried out.
@@ -94,6 +97,7 @@ impl Ehci {
             asynchronous: AsyncSchedule::default(),
             periodic: PeriodicSchedule::default(),
             doorbell: false,
+            debug: Some(DebugPort::default()),
             waiting: Waiting::default(),
             polling: Polling::default(),
             next_microframe: 0,
@@ -132,6 +136,14 @@ impl Ehci {
         self
     }
 
+    /// Whether root port 1 is a debug port (EHCI appendix C; the default): debuggers and early consoles
+    /// reach the device there without a schedule.
+    #[must_use]
+    pub fn with_debug_port(mut self, debug: bool) -> Self {
+        self.debug = debug.then(DebugPort::default);
+        self
+    }
+
     /// Microframes of a running periodic schedule that were skipped since power-on, because the
     /// embedder came back too late to catch up.
     pub fn skipped_microframes(&self) -> u64 {
@@ -151,6 +163,7 @@ impl Ehci {
         self.asynchronous = AsyncSchedule::default();
         self.periodic = PeriodicSchedule::default();
         self.doorbell = false;
+        self.debug = self.debug.take().map(|_| DebugPort::default());
         self.ports.iter_mut().for_each(RootPort::reset);
     }
 
@@ -454,6 +467,10 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ehci {
 
     fn take_wakeup(&mut self) -> bool {
         std::mem::take(&mut self.wakeup)
+    }
+
+    fn debug_registers(&self) -> Option<u16> {
+        self.debug.as_ref().and_then(|_| u16::try_from(offset::DEBUG).ok())
     }
 
     fn reset(&mut self, _now: Time) {

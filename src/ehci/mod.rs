@@ -6,13 +6,15 @@
 //! * the asynchronous schedule with its doorbell: control and bulk transfers (EHCI 4.8 to 4.11);
 //! * the periodic schedule with isochronous transfers and interrupt queue heads (EHCI 4.6, 4.7);
 //! * interrupts with the threshold as a maximum rate (EHCI 4.15);
-//! * split transactions for full- and low-speed devices behind a high-speed hub (EHCI 4.12).
+//! * split transactions for full- and low-speed devices behind a high-speed hub (EHCI 4.12);
+//! * the debug port, for consoles and debuggers that run before any driver (EHCI appendix C).
 //!
-//! Not yet: the debug port and the revision 1.1 addendum.
+//! Not yet: the revision 1.1 addendum.
 
 mod async_schedule;
 mod clock;
 mod controller;
+mod debug_port;
 mod engine;
 mod interrupts;
 mod itd;

@@ -31,11 +31,22 @@ pub(super) struct RootPort {
     /// The socket as of the last look.
     generation: u64,
     occupied: bool,
+    debug: DebugUse,
+}
+
+/// What the debug port does with this port (EHCI C.3.1); on all but root port 1 always nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct DebugUse {
+    /// OWNER: the companion has no say, whatever PO and CONFIGFLAG are.
+    claimed: bool,
+    /// ENABLED: the device is the debug port's, and the schedules do not reach it.
+    enabled: bool,
 }
 
 impl RootPort {
     pub(super) fn new(link: PortLink) -> Self {
-        let mut port = Self { link, sc: PortSc::new(), generation: 0, occupied: false };
+        let debug = DebugUse::default();
+        let mut port = Self { link, sc: PortSc::new(), generation: 0, occupied: false, debug };
         port.reset();
         port
     }
@@ -45,6 +56,7 @@ impl RootPort {
     pub(super) fn reset(&mut self) {
         let over_current = self.link.view().over_current;
         self.sc = PortSc::new().with_owner(true).with_over_current(over_current);
+        self.debug = DebugUse::default();
         self.link.set_owner(Host::Classic);
         self.note_socket();
     }
@@ -56,7 +68,46 @@ impl RootPort {
 
     /// Whether transactions reach the device.
     pub(super) fn carries_traffic(&self) -> bool {
-        self.sc.enabled() && !self.sc.suspend() && !self.sc.reset()
+        self.sc.enabled() && !self.debug.enabled && !self.sc.suspend() && !self.sc.reset()
+    }
+
+    /// Whether the debug port's transactions reach the device. Software may well have cleared PE.
+    pub(super) fn takes_debug(&self) -> bool {
+        self.debug.enabled && !self.sc.suspend() && !self.sc.reset()
+    }
+
+    /// OWNER of the debug port.
+    pub(super) fn claimed(&self) -> bool {
+        self.debug.claimed
+    }
+
+    /// ENABLED of the debug port.
+    pub(super) fn debugging(&self) -> bool {
+        self.debug.enabled
+    }
+
+    /// The debug port takes the port from the companion or lets go of it (EHCI C.3.1, OWNER_CNT).
+    ///
+    /// It switches the port's power on: early consoles never write PP, on the chips they were made
+    /// for ports are always powered.
+    pub(super) fn claim(&mut self, on: bool) -> PortEvents {
+        if on == self.debug.claimed {
+            return PortEvents::default();
+        }
+        self.debug.claimed = on;
+        let mut events = self.route_socket();
+        if on && !self.sc.power() {
+            events.merge(self.set_power(true));
+        }
+        events
+    }
+
+    /// The debug port is switched on, which takes an enabled port, or off (EHCI C.3.1, ENABLED_CNT).
+    pub(super) fn set_debugging(&mut self, on: bool) -> PortEvents {
+        let on = on && (self.debug.enabled || self.sc.enabled());
+        let lost = on != self.debug.enabled;
+        self.debug.enabled = on;
+        PortEvents { lost, ..PortEvents::default() }
     }
 
     /// PORTSC as the guest reads it.
@@ -88,7 +139,7 @@ impl RootPort {
             let was_occupied = self.occupied;
             self.generation = view.generation;
             self.occupied = view.occupied;
-            if self.sc.owner() && configured && was_occupied {
+            if self.is_companions() && configured && was_occupied {
                 // The device of a companion-owned port was pulled: the port comes back (EHCI 4.2.2).
                 self.sc.set_owner(false);
                 self.link.set_owner(Host::High);
@@ -99,10 +150,9 @@ impl RootPort {
         if view.over_current != self.sc.over_current() {
             events.merge(self.set_over_current(view.over_current));
         }
-        if self.link.take_babble() && self.sc.enabled() {
+        if self.link.take_babble() && (self.sc.enabled() || self.debug.enabled) {
             // The hub's end-of-frame watch disables the port (EHCI 2.3.9, PEC).
-            self.sc.set_enabled(false);
-            self.sc.set_suspend(false);
+            self.disable();
             events.change |= !self.sc.enable_change();
             self.sc.set_enable_change(true);
             events.lost = true;
@@ -163,6 +213,7 @@ impl RootPort {
             return self.reconnect(false);
         }
         let lost = self.sc.enabled();
+        self.disable();
         self.sc = PortSc::new()
             .with_owner(self.sc.owner())
             .with_over_current(self.sc.over_current())
@@ -182,11 +233,22 @@ impl RootPort {
         self.sc.set_over_current(on);
         self.sc.set_over_current_change(true);
         if on {
-            self.sc.set_enabled(false);
-            self.sc.set_suspend(false);
-            self.sc.set_force_resume(false);
+            self.disable();
         }
         events
+    }
+
+    /// The port is disabled other than by software: whatever was done with the device is over.
+    fn disable(&mut self) {
+        self.debug.enabled = false;
+        self.sc.set_enabled(false);
+        self.sc.set_suspend(false);
+        self.sc.set_force_resume(false);
+    }
+
+    /// Whether the companion serves the port.
+    fn is_companions(&self) -> bool {
+        self.sc.owner() && !self.debug.claimed
     }
 
     fn set_owner(&mut self, companion: bool) -> PortEvents {
@@ -194,7 +256,12 @@ impl RootPort {
             return PortEvents::default();
         }
         self.sc.set_owner(companion);
-        self.link.set_owner(if companion { Host::Classic } else { Host::High });
+        self.route_socket()
+    }
+
+    /// Connects the device with the controller that is to have it.
+    fn route_socket(&mut self) -> PortEvents {
+        self.link.set_owner(if self.is_companions() { Host::Classic } else { Host::High });
         self.note_socket();
         self.reconnect(false)
     }
@@ -237,12 +304,10 @@ impl RootPort {
     fn reconnect(&mut self, plugged: bool) -> PortEvents {
         let mut events = PortEvents::default();
         let was = self.sc.current_connect();
-        let present = self.sc.power() && !self.sc.owner() && self.link.view().device.is_some();
+        let present = self.sc.power() && !self.is_companions() && self.link.view().device.is_some();
         if was && (plugged || !present) {
             events.lost = self.sc.enabled();
-            self.sc.set_enabled(false);
-            self.sc.set_suspend(false);
-            self.sc.set_force_resume(false);
+            self.disable();
             events.wakeup |= self.sc.wake_on_disconnect();
         }
         if present && (plugged || !was) {

@@ -2,7 +2,7 @@
 
 use super::controller::{EECP, Ehci};
 use super::ports::RootPort;
-use super::spec::{CAPLENGTH, HCIVERSION, HccParams, HcsParams, UsbCmd, offset, usbsts};
+use super::spec::{CAPLENGTH, HCIVERSION, HccParams, HcsParams, UsbCmd, debug, offset, usbsts};
 use crate::time::Time;
 
 /// FRINDEX 13:0.
@@ -57,7 +57,10 @@ impl Ehci {
             offset::PERIODICLISTBASE => self.periodic.base,
             offset::ASYNCLISTADDR => self.asynchronous.address,
             offset::CONFIGFLAG => self.configured.into(),
-            _ => self.port_at(at).and_then(|n| self.ports.get(n)).map_or(0, RootPort::read),
+            _ => match (debug_offset(at), &self.debug, self.ports.first()) {
+                (Some(at), Some(debug), Some(port)) => debug.read(at, port),
+                _ => self.port_at(at).and_then(|n| self.ports.get(n)).map_or(0, RootPort::read),
+            },
         }
     }
 
@@ -68,6 +71,7 @@ impl Ehci {
             .with_port_power_control(true)
             .with_companions(self.companion.into())
             .with_ports_per_companion(if self.companion { ports } else { 0 })
+            .with_debug_port(self.debug.is_some().into())
     }
 
     fn hccparams(&self) -> HccParams {
@@ -121,6 +125,13 @@ impl Ehci {
             }
             offset::CONFIGFLAG => self.write_configflag(merge(self.configured.into()) & 1 != 0),
             _ => {
+                if let (Some(at), Some(debug), Some(port)) =
+                    (debug_offset(at), &mut self.debug, self.ports.first_mut())
+                {
+                    let events = debug.write(at, (value, mask), now, port);
+                    self.port_event(0, events);
+                    return;
+                }
                 let configured = self.configured;
                 if let Some(n) = self.port_at(at)
                     && let Some(port) = self.ports.get_mut(n)
@@ -164,6 +175,11 @@ impl Ehci {
             }
         }
     }
+}
+
+/// Offset among the debug port's registers.
+fn debug_offset(at: u64) -> Option<u64> {
+    at.checked_sub(offset::DEBUG).filter(|at| *at < debug::SIZE)
 }
 
 fn is_aligned(at: u64, len: usize) -> bool {

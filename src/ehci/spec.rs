@@ -25,6 +25,19 @@ pub(super) mod offset {
     pub(in super::super) const ASYNCLISTADDR: u64 = CAPLENGTH + 0x18;
     pub(in super::super) const CONFIGFLAG: u64 = CAPLENGTH + 0x40;
     pub(in super::super) const PORTSC: u64 = CAPLENGTH + 0x44;
+    /// The debug port's registers: right behind the last PORTSC there can be (EHCI C.3).
+    pub(in super::super) const DEBUG: u64 = 0xa0;
+}
+
+/// Offsets of the debug port's registers from the first (EHCI C.3).
+pub(super) mod debug {
+    pub(in super::super) const CONTROL: u64 = 0x00;
+    pub(in super::super) const PIDS: u64 = 0x04;
+    pub(in super::super) const DATA: u64 = 0x08;
+    pub(in super::super) const DATA_HIGH: u64 = 0x0c;
+    pub(in super::super) const ADDRESS: u64 = 0x10;
+    /// Bytes of all of them.
+    pub(in super::super) const SIZE: u64 = 0x14;
 }
 
 /// HCSPARAMS (EHCI 2.2.3).
@@ -149,6 +162,73 @@ impl PortSc {
     pub(super) const LINE_J: u8 = 0b10;
     /// LS: differential 0, a low-speed device.
     pub(super) const LINE_K: u8 = 0b01;
+}
+
+/// Debug port control and status (EHCI C.3.1).
+#[bitfield(u32)]
+pub(super) struct DebugControl {
+    #[bits(4)]
+    pub len: u8,
+    pub write: bool,
+    pub go: bool,
+    pub error: bool,
+    #[bits(3)]
+    pub exception: u8,
+    pub in_use: bool,
+    #[bits(5)]
+    __: u8,
+    pub done: bool,
+    #[bits(11)]
+    __: u16,
+    pub enabled: bool,
+    __: bool,
+    pub owner: bool,
+    __: bool,
+}
+
+/// Debug port PIDs (EHCI C.3.3).
+#[bitfield(u32)]
+pub(super) struct DebugPids {
+    pub token: u8,
+    pub data: u8,
+    pub received: u8,
+    __: u8,
+}
+
+impl DebugPids {
+    /// The bits a write stores; the PID received is the controller's.
+    pub(super) const WRITABLE: u32 = 0xffff;
+}
+
+/// Debug port device address (EHCI C.3.5). Bits 7:4 are ignored: software stores an endpoint's
+/// address there as its descriptor has it.
+#[bitfield(u32)]
+pub(super) struct DebugAddress {
+    #[bits(4)]
+    pub endpoint: u8,
+    #[bits(4)]
+    __: u8,
+    #[bits(7)]
+    pub device: u8,
+    #[bits(17)]
+    __: u32,
+}
+
+impl DebugAddress {
+    /// The bits a write stores.
+    pub(super) const WRITABLE: u32 = 0x7f0f;
+}
+
+/// Packet identifiers with their check bits (USB 2.0, 8.3.1).
+pub(super) mod pid {
+    pub(in super::super) const OUT: u8 = 0xe1;
+    pub(in super::super) const IN: u8 = 0x69;
+    pub(in super::super) const SETUP: u8 = 0x2d;
+    pub(in super::super) const DATA0: u8 = 0xc3;
+    pub(in super::super) const DATA1: u8 = 0x4b;
+    pub(in super::super) const ACK: u8 = 0xd2;
+    pub(in super::super) const NAK: u8 = 0x5a;
+    pub(in super::super) const STALL: u8 = 0x1e;
 }
 
 /// What a link pointer leads to (EHCI 3.1, Typ).

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use vm_memory::GuestMemory;
 
 use super::config_space::ConfigSpace;
-use super::{Identity, InterruptLine, InterruptPin, legacy, msi, power, type0};
+use super::{Identity, InterruptLine, InterruptPin, debug, legacy, msi, power, type0};
 use crate::controller::{Context, HostController};
 use crate::time::Time;
 
@@ -60,7 +60,11 @@ where
         let bar_size = type0::bar_size(controller.window());
         let mut config = ConfigSpace::new();
         type0::declare(&mut config, &identity, placement, bar_size, power::AT);
-        power::declare(&mut config, msi::AT);
+        let registers = controller.debug_registers();
+        power::declare(&mut config, if registers.is_some() { debug::AT } else { msi::AT });
+        if let Some(registers) = registers {
+            debug::declare(&mut config, msi::AT, registers);
+        }
         msi::declare(&mut config, 0);
         if identity.ehci_registers {
             legacy::declare(&mut config);

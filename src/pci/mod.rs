@@ -8,6 +8,7 @@
 //! conventional PCI with 256 bytes of configuration space), D1, D2, and PME from D3cold.
 
 mod config_space;
+mod debug;
 mod function;
 mod identity;
 mod legacy;

@@ -1,6 +1,6 @@
 //! The stages of a control transfer on endpoint 0 (USB 2.0, 8.5.3).
 
-use super::{Control, Direction, Outcome, Pid, SetupPacket, Transfer};
+use super::{Control, Direction, Outcome, Pid, SetupPacket, Toggle, Transfer};
 
 /// Where the control transfer stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,6 +117,16 @@ impl ControlPipe {
             }
             _ => Outcome::STALL,
         }
+    }
+
+    /// The toggle of the next IN packet, if packets hold `packet` bytes: data and status stages begin
+    /// with DATA1 (USB 2.0, 8.5.3).
+    pub(super) fn toggle(&self, packet: u16) -> Toggle {
+        let sent = match self {
+            Self::DataIn { sent, .. } => sent.checked_div(packet.into()).unwrap_or(0),
+            _ => 0,
+        };
+        Toggle::Data1.after(sent)
     }
 
     /// The request has been carried out: the outcome of the transaction that called for it.

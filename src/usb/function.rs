@@ -15,6 +15,7 @@ mod feature {
     pub(super) const ENDPOINT_HALT: u16 = 0;
     pub(super) const DEVICE_REMOTE_WAKEUP: u16 = 1;
     pub(super) const TEST_MODE: u16 = 2;
+    pub(super) const DEBUG_MODE: u16 = 6;
 }
 
 /// A set of endpoints.
@@ -136,6 +137,24 @@ impl Function {
         if self.pending.contains(endpoint) {
             self.pending.set(endpoint, false);
             self.device.cancel(endpoint);
+        }
+    }
+
+    /// [`cancel`](Self::cancel) for whoever has sent `pid` to endpoint `number`.
+    pub(crate) fn cancel_transfer(&mut self, pid: Pid, number: u8) {
+        match (number, pid) {
+            (0, _) => self.cancel(EndpointAddress::CONTROL),
+            (number, Pid::In) => self.cancel(EndpointAddress::r#in(number)),
+            (number, _) => self.cancel(EndpointAddress::out(number)),
+        }
+    }
+
+    /// The toggle of the next packet that IN endpoint `number` sends, or the control endpoint if it is
+    /// 0: for a host that takes a packet whatever its toggle.
+    pub fn next_toggle(&self, number: u8) -> Toggle {
+        match number {
+            0 => self.control.toggle(self.device.description().control_packet_size(self.speed)),
+            _ => Toggle::from_bit(self.toggles.contains(EndpointAddress::r#in(number))),
         }
     }
 
@@ -287,7 +306,23 @@ impl Function {
             RequestType::Standard => self.standard_request(setup, data),
             _ => None,
         };
-        standard.unwrap_or_else(|| self.device.control(setup, data))
+        standard.unwrap_or_else(|| {
+            let answer = self.device.control(setup, data);
+            if answer == Control::Done && is_debug_mode(setup) {
+                self.enter_debug_mode();
+            }
+            answer
+        })
+    }
+
+    /// The debug endpoints work from now on, without a configuration having been chosen (USB 2.0 debug
+    /// device, 4.1): those of the first one.
+    fn enter_debug_mode(&mut self) {
+        if self.configuration == 0
+            && let Some(first) = self.configurations().first().map(|c| c.value)
+        {
+            self.configure(first);
+        }
     }
 
     /// The requests of USB 2.0, 9.4; `None` for those that are the device's own business.
@@ -329,6 +364,8 @@ impl Function {
                 data.extend(status.into_iter().flat_map(u16::to_le_bytes));
                 done(status.is_some())
             }
+            // Few devices know of it.
+            (request::SET_FEATURE, Recipient::Device, _) if is_debug_mode(setup) => None,
             (code @ (request::SET_FEATURE | request::CLEAR_FEATURE), recipient, Direction::Out) => {
                 let on = code == request::SET_FEATURE;
                 done(self.feature(recipient, setup.value(), on, endpoint))
@@ -475,4 +512,12 @@ impl Function {
             _ => false,
         }
     }
+}
+
+/// Whether this is SET_FEATURE(DEBUG_MODE).
+fn is_debug_mode(setup: &SetupPacket) -> bool {
+    setup.request_type() == RequestType::Standard
+        && setup.recipient() == Recipient::Device
+        && setup.b_request == request::SET_FEATURE
+        && setup.value() == feature::DEBUG_MODE
 }

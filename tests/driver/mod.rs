@@ -5,6 +5,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses the part of the driver it needs")]
 
 pub mod direct;
+pub mod early_console;
 pub mod ehci;
 pub mod enumerate;
 pub mod hid;

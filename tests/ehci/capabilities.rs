@@ -66,9 +66,12 @@ fn ehci_cap_4_as_many_port_registers_as_ports() {
         for n in 0..count as u64 {
             assert_eq!(m.read32(reg::PORTSC + 4 * n), port::OWNER);
         }
+        // Behind the fifteenth comes the debug port.
         let behind = reg::PORTSC + 4 * count as u64;
-        m.write32(behind, 0xffff_ffff);
-        assert_eq!(m.read32(behind), 0);
+        if count < 15 {
+            m.write32(behind, 0xffff_ffff);
+            assert_eq!(m.read32(behind), 0);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod asynchronous;
 mod capabilities;
 mod companion;
 mod conformance;
+mod debug_port;
 mod doorbell;
 mod errors;
 mod fstn;

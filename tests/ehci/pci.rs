@@ -8,6 +8,7 @@ use vm_usb::pci::{Identity, InterruptLine, PciFunction, Placement};
 use vm_usb::time::Time;
 use vm_usb::topology::Port;
 
+use crate::driver::early_console::Registers;
 use crate::driver::ehci::{cmd, port, reg};
 use crate::driver::machine::Machine;
 use crate::rig::controller;
@@ -144,5 +145,19 @@ impl Pci {
     pub fn pme_status(&mut self) -> bool {
         let power = self.capability(1).expect("power management");
         self.config16(power + 4) & 0x8000 != 0
+    }
+}
+
+impl Registers for Pci {
+    fn read32(&mut self, register: u64) -> u32 {
+        Pci::read32(self, register)
+    }
+
+    fn write32(&mut self, register: u64, value: u32) {
+        Pci::write32(self, register, value);
+    }
+
+    fn sleep_millis(&mut self, millis: u64) {
+        self.advance_millis(millis);
     }
 }

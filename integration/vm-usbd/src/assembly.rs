@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
+use vm_usb::devices::debug::DebugDevice;
 use vm_usb::devices::full_speed::FullSpeed;
 use vm_usb::devices::hid::{Keyboard, Tablet};
 use vm_usb::devices::hub::{Hub, HubError};
@@ -26,6 +27,7 @@ use crate::printout::Printout;
 use crate::serve::Server;
 use crate::session::Controller;
 use crate::spin::SpinPolicy;
+use crate::transcript::Transcript;
 
 /// Ports of a controller for which no number is given.
 const DEFAULT_PORTS: u8 = 6;
@@ -89,7 +91,7 @@ pub enum AssemblyError {
     /// The image cannot be used.
     #[error("device \"{0}\": {1}")]
     Image(String, #[source] OpenError),
-    /// The file for print data cannot be made.
+    /// The file for print data or console text cannot be made.
     #[error("device \"{0}\": cannot create {path}: {2}", path = .1.display())]
     Printout(String, PathBuf, #[source] std::io::Error),
     /// The socket cannot be opened.
@@ -294,6 +296,12 @@ fn device_of_kind(
             let file = Printout::create(file)
                 .map_err(|error| AssemblyError::Printout(name.to_owned(), file.clone(), error))?;
             Box::new(Printer::new(file))
+        }
+        DeviceKind::Debug { file: None } => Box::new(DebugDevice::new(Transcript::stdout())),
+        DeviceKind::Debug { file: Some(file) } => {
+            let file = Transcript::create(file)
+                .map_err(|error| AssemblyError::Printout(name.to_owned(), file.clone(), error))?;
+            Box::new(DebugDevice::new(file))
         }
         DeviceKind::Loopback(pattern) => Box::new(Loopback::new(*pattern)),
         DeviceKind::Keyboard => {

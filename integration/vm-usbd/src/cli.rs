@@ -46,7 +46,8 @@ const CONTROLLER: &str =
 
 const DEVICE: &str = "\
 A device: storage,bus=BUS,file=PATH[,readonly=on], (keyboard|tablet),bus=BUS,
-printer,bus=BUS[,file=PATH], loopback,bus=BUS[,pattern=zero|mod63|any], or
+printer,bus=BUS[,file=PATH], debug,bus=BUS[,file=PATH] (a console for port=1 of an ehci),
+loopback,bus=BUS[,pattern=zero|mod63|any], or
 hub,bus=BUS,id=ID[,ports=N][,speed=full|high][,tt=single|multiple]; and for each
 [,port=N][,id=ID][,speed=full]. BUS is the id of a controller, or of a hub named before";
 
@@ -144,6 +145,11 @@ pub enum DeviceKind {
         /// What takes the print data; without one it is thrown away.
         file: Option<PathBuf>,
     },
+    /// The far end of an early console on an EHCI debug port.
+    Debug {
+        /// What takes the text; standard output if not said.
+        file: Option<PathBuf>,
+    },
     /// A source and sink of test data.
     Loopback(Pattern),
     /// A hub.
@@ -158,6 +164,7 @@ impl DeviceKind {
             Self::Keyboard => "keyboard",
             Self::Tablet => "tablet",
             Self::Printer { .. } => "printer",
+            Self::Debug { .. } => "debug",
             Self::Loopback(_) => "loopback",
             Self::Hub(_) => "hub",
         }
@@ -197,12 +204,13 @@ impl FromStr for DeviceOptions {
             "keyboard" => DeviceKind::Keyboard,
             "tablet" => DeviceKind::Tablet,
             "printer" => DeviceKind::Printer { file: options.take("file").map(PathBuf::from) },
+            "debug" => DeviceKind::Debug { file: options.take("file").map(PathBuf::from) },
             "loopback" => DeviceKind::Loopback(pattern(&mut options)?),
             "hub" => DeviceKind::Hub(hub(&mut options)?),
             other => {
                 return Err(OptionError::Kind {
                     found: other.to_owned(),
-                    known: "storage, keyboard, tablet, printer, loopback, hub",
+                    known: "storage, keyboard, tablet, printer, debug, loopback, hub",
                 });
             }
         };
@@ -328,7 +336,7 @@ mod tests {
         let device = |text: &str| text.parse::<DeviceOptions>().unwrap_err().to_string();
         assert_eq!(
             device("mouse,bus=o0"),
-            "\"mouse\" is not one of storage, keyboard, tablet, printer, loopback, hub"
+            "\"mouse\" is not one of storage, keyboard, tablet, printer, debug, loopback, hub"
         );
         assert_eq!(device("keyboard"), "bus= is missing");
         assert_eq!(device("storage,bus=e0"), "file= is missing");
@@ -336,6 +344,8 @@ mod tests {
         assert_eq!(device("storage,bus=e0,file=f,readonly=yes"), "readonly=yes: say on or off");
         let printer = "printer,bus=o0,file=out.prn".parse::<DeviceOptions>().unwrap();
         assert_eq!(printer.kind, DeviceKind::Printer { file: Some("out.prn".into()) });
+        let debug = "debug,bus=e0,port=1".parse::<DeviceOptions>().unwrap();
+        assert_eq!((debug.kind, debug.port), (DeviceKind::Debug { file: None }, Some(1)));
         let loopback = "loopback,bus=o0,pattern=mod63".parse::<DeviceOptions>().unwrap();
         assert_eq!(loopback.kind, DeviceKind::Loopback(Pattern::Mod63));
         assert_eq!(device("loopback,bus=o0,pattern=1"), "pattern=1: say zero, mod63 or any");

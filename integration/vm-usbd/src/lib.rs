@@ -21,4 +21,5 @@ pub mod remapping;
 pub mod serve;
 pub mod session;
 pub mod spin;
+pub mod transcript;
 pub mod wire;
