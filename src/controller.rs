@@ -43,6 +43,18 @@ pub struct Interrupt {
     pub event: bool,
 }
 
+/// How many of its frames a controller has looked at since power-on: of 1 ms for OHCI, microframes of
+/// 125 us for EHCI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frames {
+    /// Frames in which the lists were run. OHCI: all lists; EHCI: the periodic schedule.
+    pub run: u64,
+    /// Frames that passed without: because nothing was due in them, or because the embedder came back
+    /// too late to catch up. Those in which the controller or, for EHCI, the periodic schedule was
+    /// stopped do not count.
+    pub skipped: u64,
+}
+
 /// A host controller as a value: driven by register accesses, the passing of time and the devices
 /// behind it.
 ///
@@ -80,6 +92,11 @@ pub trait HostController<M: GuestMemory + ?Sized>: Send {
     /// appendix C).
     fn debug_registers(&self) -> Option<u16> {
         None
+    }
+
+    /// How many frames were run and skipped.
+    fn frames(&self) -> Frames {
+        Frames::default()
     }
 
     /// Power-on or bus reset of the function.
@@ -121,6 +138,10 @@ where
 
     fn debug_registers(&self) -> Option<u16> {
         (**self).debug_registers()
+    }
+
+    fn frames(&self) -> Frames {
+        (**self).frames()
     }
 
     fn reset(&mut self, now: Time) {

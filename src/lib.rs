@@ -117,6 +117,7 @@ pub mod controller;
 pub mod devices;
 pub mod dma;
 pub mod ehci;
+mod journal;
 pub mod ohci;
 pub mod pci;
 pub mod time;

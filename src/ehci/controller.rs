@@ -1,6 +1,5 @@
 //! The controller: what happens when, and what happens next.
 
-use log::warn;
 use vm_memory::GuestMemory;
 
 use super::async_schedule::AsyncSchedule;
@@ -14,8 +13,9 @@ use super::ports::{PortEvents, RootPort};
 use super::spec::{MICROFRAMES, UsbCmd, offset, usbsts};
 use super::structures::Structures;
 use super::waiting::{Schedule, Waiting};
-use crate::controller::{Context, HostController, Interrupt};
+use crate::controller::{Context, Frames, HostController, Interrupt};
 use crate::dma::{Dma, DmaError};
+use crate::journal::{ControllerState, Journal};
 use crate::time::Time;
 use crate::topology::PortLink;
 
@@ -30,8 +30,6 @@ const CATCH_UP: u64 = 128;
 /// Bounds in ms of the interval at which an idle periodic schedule is looked at: a driver links a
 /// queue head without telling the controller, right after other activity as a rule.
 const IDLE_LOOK: (u64, u64) = (1, 100);
-/// Shortest time in ms between two lines in the log about a guest's broken schedules.
-const LOG_INTERVAL: u64 = 1_000;
 
 /// Most root ports of a controller (EHCI 2.2.3).
 const MOST_PORTS: usize = 15;
@@ -73,8 +71,8 @@ pub struct Ehci {
     /// Whether the guest lets the controller master the bus.
     has_dma: bool,
     wakeup: bool,
-    skipped: u64,
-    last_log: Option<Time>,
+    frames: Frames,
+    journal: Journal,
 }
 
 impl Ehci {
@@ -84,8 +82,10 @@ impl Ehci {
     /// A sixteenth port and those after it stay unconnected: HCSPARAMS has room for 15.
     pub fn new(ports: Vec<PortLink>) -> Self {
         let companion = ports.iter().any(PortLink::is_shared);
+        let ports: Vec<_> = ports.into_iter().take(MOST_PORTS).map(RootPort::new).collect();
+        let states = ports.iter().map(|port| port.state(companion)).collect();
         Self {
-            ports: ports.into_iter().take(MOST_PORTS).map(RootPort::new).collect(),
+            ports,
             companion,
             wide: true,
             usbcmd: UsbCmd::at_reset(),
@@ -108,8 +108,8 @@ impl Ehci {
             next_periodic: Time::ZERO,
             has_dma: false,
             wakeup: false,
-            skipped: 0,
-            last_log: None,
+            frames: Frames::default(),
+            journal: Journal::new("EHCI", ControllerState::Halted, states),
         }
     }
 
@@ -142,12 +142,6 @@ impl Ehci {
     pub fn with_debug_port(mut self, debug: bool) -> Self {
         self.debug = debug.then(DebugPort::default);
         self
-    }
-
-    /// Microframes of a running periodic schedule that were skipped since power-on, because the
-    /// embedder came back too late to catch up.
-    pub fn skipped_microframes(&self) -> u64 {
-        self.skipped
     }
 
     /// HCRESET and power-on (EHCI 2.3.1): everything stops, nothing is written back, and the ports go
@@ -266,7 +260,8 @@ impl Ehci {
         }
         let mut at = self.next_microframe.max(now.saturating_sub(CATCH_UP - 1));
         if self.periodic.active {
-            self.skipped = self.skipped.saturating_add(at.saturating_sub(self.next_microframe));
+            let skipped = at.saturating_sub(self.next_microframe);
+            self.frames.skipped = self.frames.skipped.saturating_add(skipped);
         }
         self.next_microframe = now.saturating_add(1);
         let mut worked = false;
@@ -281,6 +276,8 @@ impl Ehci {
             if self.periodic.active
                 && let Some(dma) = context.dma()
             {
+                let run = to.saturating_sub(at).saturating_add(1);
+                self.frames.run = self.frames.run.saturating_add(run);
                 let periodic = self.periodic;
                 let mut engine = self.engine(dma, context.now);
                 worked |= periodic.run(&mut engine, at, to, &mut budget)?;
@@ -396,14 +393,23 @@ impl Ehci {
 
     /// A structure or a buffer was not in guest RAM: the controller stops (EHCI 4.15.2.4).
     fn host_system_error(&mut self, now: Time, error: DmaError) {
-        let quiet = self.last_log.is_none_or(|last| now >= last.after_millis(LOG_INTERVAL));
-        if quiet {
-            warn!("EHCI: host system error, the schedule leads out of guest RAM: {error}");
-            self.last_log = Some(now);
-        }
+        self.journal.warn(
+            now,
+            format_args!("host system error, the schedule leads out of guest RAM: {error}"),
+        );
         self.usbcmd.set_run(false);
         self.halt(now);
         self.interrupts.raise(usbsts::HOST_SYSTEM_ERROR);
+    }
+
+    /// Tells the log what has changed.
+    fn note_state(&mut self, now: Time) {
+        if Journal::is_read() {
+            let state =
+                if self.halted { ControllerState::Halted } else { ControllerState::Running };
+            let companion = self.companion;
+            self.journal.note(now, state, self.ports.iter().map(|port| port.state(companion)));
+        }
     }
 
     fn next_deadline(&self) -> Option<Time> {
@@ -440,6 +446,7 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ehci {
         self.catch_up(context);
         self.note_activity(context.now);
         self.read_registers(offset, data, context.now);
+        self.note_state(context.now);
     }
 
     fn write(&mut self, context: &Context<'_, M>, offset: u64, data: &[u8]) {
@@ -448,6 +455,7 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ehci {
         self.note_activity(context.now);
         // The write may have started the clock, rung the doorbell or uncovered an event.
         self.catch_up(context);
+        self.note_state(context.now);
     }
 
     fn run(&mut self, context: &Context<'_, M>) {
@@ -455,6 +463,7 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ehci {
         self.run_asynchronous(context);
         self.report(context);
         self.look_ahead(context);
+        self.note_state(context.now);
     }
 
     fn deadline(&self) -> Option<Time> {
@@ -473,7 +482,12 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ehci {
         self.debug.as_ref().and_then(|_| u16::try_from(offset::DEBUG).ok())
     }
 
-    fn reset(&mut self, _now: Time) {
+    fn frames(&self) -> Frames {
+        self.frames
+    }
+
+    fn reset(&mut self, now: Time) {
         self.reset_registers();
+        self.note_state(now);
     }
 }

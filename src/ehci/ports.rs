@@ -1,6 +1,7 @@
 //! Root ports (EHCI 2.3.9, 4.2, 4.3).
 
 use super::spec::PortSc;
+use crate::journal::PortState;
 use crate::topology::{Host, PortLink};
 use crate::usb::{EndpointAddress, Speed, Suspension};
 
@@ -108,6 +109,19 @@ impl RootPort {
         let lost = on != self.debug.enabled;
         self.debug.enabled = on;
         PortEvents { lost, ..PortEvents::default() }
+    }
+
+    /// What the port is to this controller, in a word; `companion` tells whether there is another.
+    pub(super) fn state(&self, companion: bool) -> PortState {
+        match self.sc {
+            sc if sc.owner() && companion => PortState::HandedOver,
+            sc if sc.reset() => PortState::Resetting,
+            sc if sc.force_resume() => PortState::Resuming,
+            sc if sc.suspend() => PortState::Suspended,
+            sc if sc.enabled() => PortState::Enabled,
+            sc if sc.current_connect() => PortState::Connected,
+            _ => PortState::Empty,
+        }
     }
 
     /// PORTSC as the guest reads it.

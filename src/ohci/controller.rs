@@ -1,7 +1,6 @@
 //! The controller as a whole: what happens on a register access, when time passes, and when a device
 //! has something to say.
 
-use log::warn;
 use vm_memory::GuestMemory;
 
 use super::budget::Budget;
@@ -14,8 +13,9 @@ use super::root_hub::{OverCurrentProtection, PowerSwitching, RootHub};
 use super::spec::{Hcfs, Interrupts, hcca};
 use super::transaction::{Bus, LONGEST_INTERVAL};
 use super::{ListKind, Unrecoverable, periodic};
-use crate::controller::{Context, HostController, Interrupt};
+use crate::controller::{Context, Frames, HostController, Interrupt};
 use crate::dma::Dma;
+use crate::journal::{ControllerState, Journal};
 use crate::time::Time;
 use crate::topology::PortLink;
 
@@ -39,10 +39,6 @@ const STREAM_FRAMES: u64 = 4;
 /// say at another at once: a request and its answer are two, and the driver hears of both together.
 /// More than a few would keep the guest in its register write.
 const REPARTEES: usize = 4;
-
-/// Shortest time between two log lines about unrecoverable errors, so that a guest cannot flood the
-/// host's log.
-const LOG_NANOS: u64 = 1_000_000_000;
 
 /// An OHCI host controller.
 ///
@@ -87,21 +83,25 @@ pub struct Ohci {
     line: Interrupt,
     /// Resume signalling that may wake the system.
     wakeup: bool,
-    logged: Option<Time>,
     /// The legacy keyboard registers, with the pin for system management interrupts.
     pub(super) legacy: Option<Legacy>,
+    /// Frames run and skipped, for statistics.
+    counts: Frames,
+    journal: Journal,
 }
 
 impl Ohci {
     /// A controller whose root hub has the given 1 to 15 ports, in order; more are ignored.
     pub fn new(ports: Vec<PortLink>) -> Self {
+        let hub = RootHub::new(ports);
+        let states = hub.states().collect();
         Self {
             registers: Registers::default(),
             control: List::new(ListKind::Control),
             bulk: List::new(ListKind::Bulk),
             ratio: ServiceRatio::default(),
             done: DoneQueue::default(),
-            hub: RootHub::new(ports),
+            hub,
             clock: FrameClock::new(Pacing::default()),
             budget: Budget::new(Pacing::default()),
             frames: 0,
@@ -113,8 +113,9 @@ impl Ohci {
             mastering: true,
             line: Interrupt::default(),
             wakeup: false,
-            logged: None,
             legacy: None,
+            counts: Frames::default(),
+            journal: Journal::new("OHCI", ControllerState::Reset, states),
         }
     }
 
@@ -190,6 +191,7 @@ impl Ohci {
             let fno = self.clock.skip(frames, self.registers.fm_interval);
             self.registers.raise(Interrupts::new().with_fno(fno));
             self.done.skip(frames);
+            self.counts.skipped = self.counts.skipped.saturating_add(frames);
             self.frames = self.frames.wrapping_add(u32::try_from(frames).unwrap_or(u32::MAX));
         }
     }
@@ -210,6 +212,7 @@ impl Ohci {
             return;
         }
         self.frames = self.frames.wrapping_add(1);
+        self.counts.run = self.counts.run.saturating_add(1);
         self.budget = Budget::new(self.clock.pacing());
         self.rung = false;
         let result = self.begin_frame(dma, overflow);
@@ -367,9 +370,20 @@ impl Ohci {
         self.dead = true;
         self.registers.raise(Interrupts::new().with_ue(true));
         self.stop(now);
-        if self.logged.is_none_or(|last| now.nanos_since(last) >= LOG_NANOS) {
-            self.logged = Some(now);
-            warn!("OHCI controller stopped until it is reset: {error}");
+        self.journal.warn(now, format_args!("stopped until it is reset: {error}"));
+    }
+
+    /// Tells the log what has changed.
+    fn note_state(&mut self, now: Time) {
+        if Journal::is_read() {
+            let state = match self.registers.control.hcfs() {
+                _ if self.dead => ControllerState::Halted,
+                Hcfs::Reset => ControllerState::Reset,
+                Hcfs::Resume => ControllerState::Resuming,
+                Hcfs::Operational => ControllerState::Running,
+                Hcfs::Suspend => ControllerState::Suspended,
+            };
+            self.journal.note(now, state, self.hub.states());
         }
     }
 
@@ -492,6 +506,7 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ohci {
         self.read_window(context.now, offset, data);
         self.clock.was_read(context.now);
         self.update_line();
+        self.note_state(context.now);
     }
 
     fn write(&mut self, context: &Context<'_, M>, offset: u64, data: &[u8]) {
@@ -502,6 +517,7 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ohci {
         self.catch_up(context);
         self.answer_doorbell(context);
         self.update_line();
+        self.note_state(context.now);
     }
 
     fn run(&mut self, context: &Context<'_, M>) {
@@ -509,6 +525,7 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ohci {
         self.hasten(context);
         self.answer_doorbell(context);
         self.update_line();
+        self.note_state(context.now);
     }
 
     fn deadline(&self) -> Option<Time> {
@@ -525,6 +542,10 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ohci {
         std::mem::take(&mut self.wakeup)
     }
 
+    fn frames(&self) -> Frames {
+        self.counts
+    }
+
     fn reset(&mut self, now: Time) {
         self.software_reset(now);
         self.registers = Registers::default();
@@ -533,5 +554,6 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ohci {
         self.line = Interrupt::default();
         self.wakeup = false;
         self.mastering = true;
+        self.note_state(now);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::endpoints::{Endpoints, Flight, Gate, Offer};
 use super::spec::{HcRhPortStatus, is_low};
+use crate::journal::PortState;
 use crate::time::Time;
 use crate::topology::PortLink;
 use crate::usb::{EndpointAddress, Function, Outcome, Readiness, Status, Suspension, Transfer};
@@ -74,6 +75,19 @@ impl RootPort {
     /// HcRhPortStatus as it reads.
     pub(super) fn status(&self) -> HcRhPortStatus {
         self.status
+    }
+
+    /// What the port is to this controller, in a word. A port that its EHCI controller owns looks
+    /// empty.
+    pub(super) fn state(&self) -> PortState {
+        match self.status {
+            status if status.prs() => PortState::Resetting,
+            _ if matches!(self.signal, Some(Signal::Resume { .. })) => PortState::Resuming,
+            status if status.pss() => PortState::Suspended,
+            status if status.pes() => PortState::Enabled,
+            status if status.ccs() => PortState::Connected,
+            _ => PortState::Empty,
+        }
     }
 
     /// Hardware reset.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::endpoints::Flight;
 use super::port::{News, RootPort};
 use super::spec::{HcRhDescriptorA, HcRhDescriptorB, HcRhPortStatus, HcRhStatus, Hcfs};
+use crate::journal::PortState;
 use crate::time::Time;
 use crate::topology::PortLink;
 use crate::usb::Wake;
@@ -157,6 +158,11 @@ impl RootHub {
     /// HcRhPortStatus of port `index`, from 0; `None` if there is no such port.
     pub(super) fn port_status(&self, index: usize) -> Option<HcRhPortStatus> {
         self.ports.get(index).map(RootPort::status)
+    }
+
+    /// What each port is to this controller, in a word.
+    pub(super) fn states(&self) -> impl Iterator<Item = PortState> {
+        self.ports.iter().map(RootPort::state)
     }
 
     /// A write to HcRhDescriptorA; returns whether a change bit was set. Taking power switching away

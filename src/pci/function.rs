@@ -5,7 +5,9 @@ use std::marker::PhantomData;
 use vm_memory::GuestMemory;
 
 use super::config_space::ConfigSpace;
-use super::{Identity, InterruptLine, InterruptPin, debug, legacy, msi, power, type0};
+use super::{
+    FunctionStatistics, Identity, InterruptLine, InterruptPin, debug, legacy, msi, power, type0,
+};
 use crate::controller::{Context, HostController};
 use crate::time::Time;
 
@@ -37,6 +39,8 @@ pub struct PciFunction<M: ?Sized, C, L> {
     outputs: Outputs,
     /// The last moment the controller ran.
     last_run: Time,
+    /// Without the frames, which the controller counts.
+    counts: FunctionStatistics,
     memory: PhantomData<fn(&M)>,
 }
 
@@ -77,6 +81,7 @@ where
             line,
             outputs: Outputs::default(),
             last_run: Time::ZERO,
+            counts: FunctionStatistics::default(),
             memory: PhantomData,
         }
     }
@@ -113,6 +118,7 @@ where
     ///
     /// While memory space is disabled or the function is in D3hot nobody answers: all bits are one.
     pub fn bar_read(&mut self, memory: &M, now: Time, offset: u64, data: &mut [u8]) {
+        self.counts.register_reads = self.counts.register_reads.wrapping_add(1);
         if !self.answers() {
             data.fill(0xff);
             return;
@@ -126,6 +132,7 @@ where
 
     /// Guest write to BAR 0.
     pub fn bar_write(&mut self, memory: &M, now: Time, offset: u64, data: &[u8]) {
+        self.counts.register_writes = self.counts.register_writes.wrapping_add(1);
         if self.answers() && self.in_window(offset, data.len()) {
             self.controller.write(&self.context(memory, now), offset, data);
         }
@@ -135,6 +142,7 @@ where
     /// Time has passed, or a device has something to say.
     pub fn run(&mut self, memory: &M, now: Time) {
         self.last_run = now;
+        self.counts.runs = self.counts.runs.wrapping_add(1);
         self.controller.run(&self.context(memory, now));
         self.settle();
     }
@@ -164,6 +172,11 @@ where
     /// Where the guest has put BAR 0, or `None` while memory space is disabled.
     pub fn bar_address(&self) -> Option<u32> {
         type0::memory_enabled(&self.config).then(|| type0::bar_address(&self.config))
+    }
+
+    /// What happened so far.
+    pub fn statistics(&self) -> FunctionStatistics {
+        FunctionStatistics { frames: self.controller.frames(), ..self.counts }
     }
 
     /// The controller.
@@ -231,11 +244,13 @@ where
             awake && !messages && interrupt.asserted && !type0::interrupt_disabled(&self.config);
         if level != self.outputs.level {
             self.outputs.level = level;
+            self.counts.interrupts = self.counts.interrupts.wrapping_add(level.into());
             self.line.set_level(level);
         }
         // A message is a memory write: it takes the right to master the bus (PCI 3.0, 6.8.3).
         if self.outputs.unsent && messages && self.has_dma() {
             self.outputs.unsent = false;
+            self.counts.interrupts = self.counts.interrupts.wrapping_add(1);
             let (address, data) = msi::message(&self.config);
             self.line.message(address, data);
         }

@@ -15,9 +15,11 @@ mod legacy;
 mod line;
 mod msi;
 mod power;
+mod statistics;
 mod type0;
 
 pub use function::{PciFunction, Placement};
 pub use identity::{Identity, InterruptPin};
 pub use line::InterruptLine;
+pub use statistics::FunctionStatistics;
 pub use type0::CONFIG_SPACE_SIZE;

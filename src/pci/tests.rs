@@ -410,3 +410,24 @@ fn reset_starts_everything_again() {
     assert_eq!(machine.read16(MSI + 2), 0x0080);
     assert_eq!(machine.read::<4>(0xfe), [0; 4], "the end of the space");
 }
+
+#[test]
+fn accesses_interrupts_and_runs_are_counted_whichever_way_interrupts_go() {
+    let mut machine = Machine::enabled();
+    assert_eq!(machine.function.statistics().runs, 1, "when the function was enabled");
+    machine.register(USBSTS);
+    machine.register(USBSTS);
+    machine.set_register(DOORBELL, 1);
+    let counts = machine.function.statistics();
+    assert_eq!((counts.register_reads, counts.register_writes), (2, 1));
+    assert_eq!(counts.interrupts, 1, "the pin rose");
+    machine.set_register(USBSTS, 1);
+    assert_eq!(machine.function.statistics().interrupts, 1, "it fell");
+    machine.enable_msi();
+    machine.set_register(DOORBELL, 1);
+    assert_eq!(machine.function.statistics().interrupts, 2, "a message");
+    machine.function.run(&machine.memory, machine.now);
+    machine.function.reset(machine.now);
+    let counts = machine.function.statistics();
+    assert_eq!((counts.register_writes, counts.interrupts, counts.runs), (3, 2, 2));
+}

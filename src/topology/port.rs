@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use log::info;
 use thiserror::Error;
 
 use crate::usb::{
-    EndpointAddress, Function, MOST_HUBS, Mailbox, Notifier, Speed, Upstream, UsbDevice, Wake,
-    height,
+    DeviceStatistics, EndpointAddress, Function, MOST_HUBS, Mailbox, Notifier, Observer, Speed,
+    Upstream, UsbDevice, Wake, height,
 };
 
 /// Which controller a link to a port belongs to.
@@ -74,9 +75,9 @@ pub struct Port {
     mailbox: Arc<Mailbox>,
 }
 
-#[derive(Debug)]
 struct Socket {
     function: Option<Function>,
+    observer: Option<Arc<dyn Observer>>,
     high: bool,
     classic: bool,
     owner: Host,
@@ -85,12 +86,23 @@ struct Socket {
     generation: u64,
 }
 
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket")
+            .field("function", &self.function)
+            .field("owner", &self.owner)
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Port {
     fn new(high: bool, classic: bool) -> Self {
         let owner = if classic { Host::Classic } else { Host::High };
         Self {
             socket: Arc::new(Mutex::new(Socket {
                 function: None,
+                observer: None,
                 high,
                 classic,
                 owner,
@@ -148,9 +160,13 @@ impl Port {
         // What an earlier device had to say is not this one's.
         let _ = self.mailbox.take_ready().count();
         let _ = (self.mailbox.take_remote_wakeup(), self.mailbox.take_babble());
-        socket.function = Some(Function::new(device, Notifier::new(self.mailbox.clone())));
+        let mut function = Function::new(device, Notifier::new(self.mailbox.clone()));
+        function.set_observer(socket.observer.clone());
+        let name = function.device().description().name.clone();
+        socket.function = Some(function);
         socket.changed();
         drop(socket);
+        info!("\"{name}\" attached");
         self.mailbox.wake();
         Ok(())
     }
@@ -172,7 +188,25 @@ impl Port {
         socket.changed();
         drop(socket);
         self.mailbox.wake();
-        Some(function.into_device())
+        let device = function.into_device();
+        info!("\"{}\" detached", device.description().name);
+        Some(device)
+    }
+
+    /// What happened at the endpoints of the device in the port, whichever controller owns it; `None`
+    /// if there is no device. Devices behind a hub are in the hub's own ports.
+    pub fn statistics(&self) -> Option<DeviceStatistics> {
+        self.lock().function.as_ref().map(Function::statistics)
+    }
+
+    /// Has `observer` see the transfers of the device in the port, and of those that follow it. The
+    /// one before it sees no more; `None` is for nobody.
+    pub fn set_observer(&self, observer: Option<Arc<dyn Observer>>) {
+        let mut socket = self.lock();
+        if let Some(function) = &mut socket.function {
+            function.set_observer(observer.clone());
+        }
+        socket.observer = observer;
     }
 
     /// The port draws too much current, or no longer does (USB 2.0, 11.12.5).

@@ -1,5 +1,7 @@
 //! Endpoint addresses and data toggles.
 
+use std::fmt;
+
 /// An endpoint's number and direction, as in `bEndpointAddress` (USB 2.0, 9.6.6).
 ///
 /// Endpoint 0 is addressed in either direction; both name the one control endpoint.
@@ -48,6 +50,17 @@ impl EndpointAddress {
     /// The inverse of [`index`](Self::index).
     pub(crate) const fn from_index(index: u32) -> Self {
         Self((index as u8 & 0xf) | ((index as u8 & 0x10) << 3))
+    }
+}
+
+/// `endpoint 0`, `endpoint 1 IN`, `endpoint 2 OUT`.
+impl fmt::Display for EndpointAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.number(), self.is_in()) {
+            (0, _) => f.write_str("endpoint 0"),
+            (number, true) => write!(f, "endpoint {number} IN"),
+            (number, false) => write!(f, "endpoint {number} OUT"),
+        }
     }
 }
 

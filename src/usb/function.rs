@@ -1,13 +1,19 @@
 //! A device as the bus sees it: chapter 9 of the USB 2.0 specification around a [`UsbDevice`].
 
 pub(super) mod routing;
+mod watch;
 
+use std::sync::Arc;
+
+use self::watch::Watch;
 use super::control::{ControlPipe, Step};
 use super::{
-    BusError, Configuration, Control, Direction, Endpoint, EndpointAddress, Notifier, Outcome, Pid,
-    Recipient, RequestType, SetupPacket, Speed, Status, Suspension, Toggle, Transfer, TransferType,
-    UsbDevice, request,
+    BusError, Configuration, Control, DeviceStatistics, Direction, Endpoint, EndpointAddress,
+    Notifier, Observer, Outcome, Pid, Recipient, RequestType, SetupPacket, Speed, Status,
+    Suspension, Toggle, Transfer, TransferType, UsbDevice, request,
 };
+use crate::journal::Lines;
+use crate::time::Time;
 use crate::usb::description::descriptor_type;
 
 /// Standard feature selectors (USB 2.0, table 9-6).
@@ -51,6 +57,8 @@ pub struct Function {
     toggles: EndpointSet,
     pending: EndpointSet,
     control: ControlPipe,
+    watch: Watch,
+    lines: Lines,
 }
 
 impl std::fmt::Debug for Function {
@@ -69,7 +77,7 @@ impl Function {
     pub fn new(mut device: Box<dyn UsbDevice>, notifier: Notifier) -> Self {
         device.attached(notifier);
         let speed = device.description().speeds.on_port(Speed::Full);
-        Self {
+        let mut function = Self {
             device,
             speed,
             address: 0,
@@ -81,7 +89,11 @@ impl Function {
             toggles: EndpointSet::default(),
             pending: EndpointSet::default(),
             control: ControlPipe::default(),
-        }
+            watch: Watch::default(),
+            lines: Lines::default(),
+        };
+        function.collect_endpoints();
+        function
     }
 
     /// The device behind.
@@ -113,6 +125,22 @@ impl Function {
         self.remote_wakeup
     }
 
+    /// The device as it is now, and what happened at its endpoints.
+    pub fn statistics(&self) -> DeviceStatistics {
+        DeviceStatistics {
+            name: self.device.description().name.clone(),
+            address: self.address,
+            speed: self.speed,
+            configuration: self.configuration,
+            endpoints: self.watch.endpoints().cloned().collect(),
+        }
+    }
+
+    /// Has `observer` see every transfer from now on.
+    pub(crate) fn set_observer(&mut self, observer: Option<Arc<dyn Observer>>) {
+        self.watch.observe(observer);
+    }
+
     /// Bus reset by a port that offers up to `port` (USB 2.0, 7.1.7.5); returns the speed that was
     /// agreed on.
     pub fn bus_reset(&mut self, port: Speed) -> Speed {
@@ -137,6 +165,7 @@ impl Function {
         if self.pending.contains(endpoint) {
             self.pending.set(endpoint, false);
             self.device.cancel(endpoint);
+            self.watch.cancelled(self.address, endpoint);
         }
     }
 
@@ -159,13 +188,50 @@ impl Function {
     }
 
     /// Carries out a transfer addressed to the device.
-    pub fn transact(&mut self, mut transfer: Transfer<'_>) -> Outcome {
+    pub fn transact(&mut self, transfer: Transfer<'_>) -> Outcome {
         if let Some(hub) = self.device.as_hub() {
             hub.tick(transfer.now);
         }
-        if transfer.endpoint == 0 {
-            return self.transact_control(&mut transfer);
+        self.watched(transfer, |function, transfer| match transfer.endpoint {
+            0 => function.transact_control(transfer),
+            _ => function.transact_data(transfer),
+        })
+    }
+
+    /// Carries out a transfer before the eyes of whoever counts or observes.
+    fn watched(
+        &mut self,
+        mut transfer: Transfer<'_>,
+        carry_out: impl FnOnce(&mut Self, &mut Transfer<'_>) -> Outcome,
+    ) -> Outcome {
+        let offer = self.watch.offered(self.address, self.speed, &transfer);
+        let (configuration, halted) = (self.configuration, self.halted);
+        let outcome = carry_out(self, &mut transfer);
+        self.watch.answered(&offer, &transfer, &outcome);
+        if (configuration, halted) != (self.configuration, self.halted) {
+            self.tell(configuration, halted, transfer.now);
         }
+        outcome
+    }
+
+    /// Says in the log that the configuration is another, or which endpoint was halted.
+    fn tell(&mut self, configuration: u8, halted: EndpointSet, now: Time) {
+        let name = &self.device.description().name;
+        if configuration != self.configuration {
+            let (address, chosen) = (self.address, self.configuration);
+            self.lines
+                .info(now, format_args!("\"{name}\", address {address}: configuration {chosen}"));
+        }
+        let new = self.halted.0 & !halted.0;
+        if new != 0 {
+            let (address, endpoint) =
+                (self.address, EndpointAddress::from_index(new.trailing_zeros()));
+            self.lines
+                .info(now, format_args!("\"{name}\", address {address}: {endpoint} is halted"));
+        }
+    }
+
+    fn transact_data(&mut self, transfer: &mut Transfer<'_>) -> Outcome {
         let address = match transfer.pid {
             Pid::In => EndpointAddress::r#in(transfer.endpoint),
             Pid::Out => EndpointAddress::out(transfer.endpoint),
@@ -186,11 +252,11 @@ impl Function {
         let toggle = Toggle::from_bit(self.toggles.contains(address));
         let asked = transfer.buffer.len();
         let outcome = if transfer.toggle != toggle {
-            self.out_of_step(address, packet, &mut transfer)
+            self.out_of_step(address, packet, transfer)
         } else if transfer.max_packet != packet && transfer.pid == Pid::In {
-            self.other_packet_size(address, packet, &mut transfer)
+            self.other_packet_size(address, packet, transfer)
         } else {
-            let outcome = self.device.transfer(address, &mut transfer);
+            let outcome = self.device.transfer(address, transfer);
             let packets = outcome.packets(transfer.pid, asked, transfer.max_packet);
             self.toggles.set(address, toggle.after(packets).bit());
             outcome
@@ -211,7 +277,11 @@ impl Function {
     /// toggle, no second try (USB 2.0, 5.6.4).
     ///
     /// An IN outcome of fewer bytes than asked for is what the device had for this frame.
-    pub fn isochronous(&mut self, mut transfer: Transfer<'_>) -> Outcome {
+    pub fn isochronous(&mut self, transfer: Transfer<'_>) -> Outcome {
+        self.watched(transfer, Self::transact_isochronous)
+    }
+
+    fn transact_isochronous(&mut self, transfer: &mut Transfer<'_>) -> Outcome {
         let address = match transfer.pid {
             Pid::In => EndpointAddress::r#in(transfer.endpoint),
             Pid::Out => EndpointAddress::out(transfer.endpoint),
@@ -221,7 +291,7 @@ impl Function {
             .endpoints
             .iter()
             .any(|e| e.address == address && e.transfer_type == TransferType::Isochronous);
-        if known { self.device.isochronous(address, &mut transfer) } else { Outcome::TIMEOUT }
+        if known { self.device.isochronous(address, transfer) } else { Outcome::TIMEOUT }
     }
 
     /// The host's toggle is not the device's (USB 2.0, 8.6.2 and 8.6.3): one packet is taken for a
@@ -457,6 +527,7 @@ impl Function {
                 .collect()
         });
         self.endpoints = endpoints.unwrap_or_default();
+        self.watch.know(&self.endpoints);
     }
 
     fn drop_pending(&mut self) {

@@ -6,11 +6,14 @@ mod description;
 mod device;
 mod endpoint;
 mod function;
+mod histogram;
 mod hub;
 mod notify;
+mod observer;
 mod setup;
 mod speed;
 mod split;
+mod statistics;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -21,12 +24,15 @@ pub use device::{Control, Suspension, UsbDevice};
 pub use endpoint::{EndpointAddress, Toggle};
 pub use function::Function;
 pub(crate) use function::routing::height;
+pub use histogram::Histogram;
 pub use hub::{MOST_HUBS, Upstream, UsbHub};
 pub(crate) use notify::Mailbox;
 pub use notify::{Notifier, Wake};
+pub use observer::{Observer, Sight};
 pub use setup::{Direction, Recipient, RequestType, SetupPacket, request};
 pub use speed::Speed;
 pub use split::{
     CompleteAnswer, CompleteSplit, SplitPosition, SplitToken, StartAnswer, StartSplit,
 };
+pub use statistics::{DeviceStatistics, EndpointStatistics};
 pub use transfer::{BusError, Outcome, Pid, Readiness, Status, Transfer};

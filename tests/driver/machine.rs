@@ -1,7 +1,7 @@
 //! The guest's side of a controller: registers, memory and a clock that only moves when told to.
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
-use vm_usb::controller::{Context, HostController, Interrupt};
+use vm_usb::controller::{Context, Frames, HostController, Interrupt};
 use vm_usb::time::Time;
 
 /// Guest RAM from address 0.
@@ -96,6 +96,11 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
     /// Whether the controller has asked to wake the system since the last look.
     pub fn take_wakeup(&mut self) -> bool {
         HostController::<GuestMemoryMmap>::take_wakeup(&mut self.controller)
+    }
+
+    /// How many frames were run and skipped.
+    pub fn frames(&self) -> Frames {
+        HostController::<GuestMemoryMmap>::frames(&self.controller)
     }
 
     /// Lets time pass, running the controller at each of its deadlines.

@@ -369,7 +369,7 @@ fn ehci_itd_10_the_frame_index_is_never_ahead_of_the_work() {
             }
         }
     }
-    assert_eq!(rig.driver.machine.controller.skipped_microframes(), 0);
+    assert_eq!(rig.driver.machine.frames().skipped, 0);
 }
 
 #[test]
