@@ -231,6 +231,15 @@ impl Port {
     }
 }
 
+/// Clones are the same socket; two sockets never are.
+impl PartialEq for Port {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.socket, &other.socket)
+    }
+}
+
+impl Eq for Port {}
+
 impl Socket {
     fn changed(&mut self) {
         self.generation = self.generation.wrapping_add(1);

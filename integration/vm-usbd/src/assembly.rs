@@ -4,30 +4,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
-use vm_usb::devices::debug::DebugDevice;
-use vm_usb::devices::full_speed::FullSpeed;
-use vm_usb::devices::hid::{Keyboard, Tablet};
-use vm_usb::devices::hub::{Hub, HubError};
-use vm_usb::devices::loopback::Loopback;
-use vm_usb::devices::printer::{Discard, Printer};
-use vm_usb::devices::storage::{Serial, Storage};
 use vm_usb::ehci::Ehci;
 use vm_usb::ohci::{Ohci, Pacing};
 use vm_usb::pci::{Identity, PciFunction, Placement};
-use vm_usb::topology::{AttachError, Host, Port};
-use vm_usb::usb::{Speed, UsbDevice};
-use vm_usb_image::{Access, OpenError, RawImage};
+use vm_usb::topology::{Host, Port};
+use vm_usb::usb::Speed;
 
-use crate::cli::{ControllerKind, ControllerOptions, DeviceKind, DeviceOptions};
+use crate::cli::{ControllerKind, ControllerOptions, DeviceOptions};
 use crate::doorbell::Doorbell;
-use crate::input::{InputDevice, Inputs};
 use crate::interrupts::Interrupts;
 use crate::listener::{ListenError, Listener};
-use crate::printout::Printout;
+use crate::plugboard::{Bus, PlugError, Plugboard};
 use crate::serve::Server;
 use crate::session::Controller;
 use crate::spin::SpinPolicy;
-use crate::transcript::Transcript;
 
 /// Ports of a controller for which no number is given.
 const DEFAULT_PORTS: u8 = 6;
@@ -35,18 +25,12 @@ const DEFAULT_PORTS: u8 = 6;
 /// Why the command line does not describe a machine.
 #[derive(Debug, Error)]
 pub enum AssemblyError {
-    /// Two things have one name.
+    /// Two controllers have one name.
     #[error("the id \"{0}\" is used twice: choose another for one of them")]
     DuplicateId(String),
     /// Two controllers have one socket.
     #[error("{0} is the socket of two controllers: give each its own")]
     DuplicateSocket(PathBuf),
-    /// A device is to be plugged into nothing.
-    #[error(
-        "there is no controller or hub with id \"{0}\" to plug \"{1}\" into: \
-         a hub comes before what is plugged into it"
-    )]
-    NoBus(String, String),
     /// A companion of nothing.
     #[error("companion-of={0}: there is no EHCI controller with that id")]
     NoPartner(String),
@@ -67,33 +51,9 @@ pub enum AssemblyError {
         /// What there is.
         shared: usize,
     },
-    /// A port that is not there.
-    #[error("device \"{device}\": \"{bus}\" has no port {port}: its last one is {last}")]
-    NoPort {
-        /// The device.
-        device: String,
-        /// The controller or hub.
-        bus: String,
-        /// The port.
-        port: u8,
-        /// The last port there is.
-        last: usize,
-    },
-    /// No port is free.
-    #[error("device \"{0}\": all ports of \"{1}\" are taken: give it more with ports=N")]
-    Full(String, String),
-    /// There is no such hub.
+    /// A device cannot be plugged in.
     #[error("device \"{0}\": {1}")]
-    Hub(String, #[source] HubError),
-    /// The port does not take the device.
-    #[error("device \"{0}\": {1}")]
-    Attach(String, #[source] AttachError),
-    /// The image cannot be used.
-    #[error("device \"{0}\": {1}")]
-    Image(String, #[source] OpenError),
-    /// The file for print data or console text cannot be made.
-    #[error("device \"{0}\": cannot create {path}: {2}", path = .1.display())]
-    Printout(String, PathBuf, #[source] std::io::Error),
+    Device(String, #[source] PlugError),
     /// The socket cannot be opened.
     #[error("controller \"{0}\": {1}")]
     Socket(String, #[source] ListenError),
@@ -106,25 +66,15 @@ pub enum AssemblyError {
 pub struct Assembly {
     /// A server for each controller.
     pub servers: Vec<Server>,
-    /// All ports, to take the devices out of in the end.
-    pub ports: Vec<Port>,
-    /// The devices that take input.
-    pub inputs: Inputs,
+    /// Their ports and the devices.
+    pub board: Plugboard,
 }
 
 /// A controller's ports.
-struct Bus {
+struct Ports {
     ports: Vec<Port>,
     /// Whether another controller shares them.
     shared: bool,
-}
-
-/// Where devices can be plugged in: a controller or a hub.
-struct Place {
-    id: String,
-    ports: Vec<Port>,
-    /// The speed of its bus.
-    speed: Speed,
 }
 
 /// Builds the controllers, plugs the devices in and opens the sockets.
@@ -136,49 +86,36 @@ pub fn assemble(
     devices: &[DeviceOptions],
     pacing: Pacing,
 ) -> Result<Assembly, AssemblyError> {
-    check_names(controllers, devices)?;
-    let buses = buses(controllers)?;
-    let mut inputs = Inputs::default();
-    let mut places: Vec<Place> = controllers.iter().zip(&buses).map(Place::of).collect();
-    for (index, device) in devices.iter().enumerate() {
-        let name = device.id.clone().unwrap_or_else(|| default_name(device, index));
-        let place = places
-            .iter()
-            .find(|place| place.id == device.bus)
-            .ok_or_else(|| AssemblyError::NoBus(device.bus.clone(), name.clone()))?;
-        let (backing, behind) = device_of_kind(&device.kind, &name, place.speed, &mut inputs)?;
-        let backing: Box<dyn UsbDevice> =
-            if device.full_speed { Box::new(FullSpeed::new(backing)) } else { backing };
-        plug(device, &name, &place.ports, backing)?;
-        places.extend(behind);
+    check_names(controllers)?;
+    let ports = ports(controllers)?;
+    let mut board = Plugboard::new(controllers.iter().zip(&ports).map(bus).collect());
+    for options in devices {
+        let name = board.name_for(options);
+        board.attach(options).map_err(|error| AssemblyError::Device(name, error))?;
     }
     let mut servers = Vec::new();
-    for (options, bus) in controllers.iter().zip(&buses) {
-        servers.push(server(options, bus, pacing)?);
+    for (options, ports) in controllers.iter().zip(&ports) {
+        servers.push(server(options, ports, pacing)?);
     }
-    let ports = places.into_iter().flat_map(|place| place.ports).collect();
-    Ok(Assembly { servers, ports, inputs })
+    Ok(Assembly { servers, board })
 }
 
-/// The name of the device that is `index`th on the command line.
-fn default_name(device: &DeviceOptions, index: usize) -> String {
-    format!("{}{index}", device.kind.name())
+/// A controller as a place to plug devices into.
+fn bus((controller, ports): (&ControllerOptions, &Ports)) -> Bus {
+    let speed = match controller.kind {
+        ControllerKind::Ehci => Speed::High,
+        ControllerKind::Ohci => Speed::Full,
+    };
+    Bus { id: controller.id.clone(), ports: ports.ports.clone(), speed }
 }
 
-fn check_names(
-    controllers: &[ControllerOptions],
-    devices: &[DeviceOptions],
-) -> Result<(), AssemblyError> {
-    let mut ids: Vec<&str> = Vec::new();
-    let controller_ids = controllers.iter().map(|controller| &*controller.id);
-    for id in controller_ids.chain(devices.iter().filter_map(|device| device.id.as_deref())) {
-        if ids.contains(&id) {
-            return Err(AssemblyError::DuplicateId(id.to_owned()));
-        }
-        ids.push(id);
-    }
+fn check_names(controllers: &[ControllerOptions]) -> Result<(), AssemblyError> {
     for (index, controller) in controllers.iter().enumerate() {
-        if controllers[..index].iter().any(|other| other.socket == controller.socket) {
+        let before = &controllers[..index];
+        if before.iter().any(|other| other.id == controller.id) {
+            return Err(AssemblyError::DuplicateId(controller.id.clone()));
+        }
+        if before.iter().any(|other| other.socket == controller.socket) {
             return Err(AssemblyError::DuplicateSocket(controller.socket.clone()));
         }
     }
@@ -186,8 +123,8 @@ fn check_names(
 }
 
 /// The ports of each controller; a companion has clones of its partner's.
-fn buses(controllers: &[ControllerOptions]) -> Result<Vec<Bus>, AssemblyError> {
-    let mut buses: Vec<Option<Bus>> = Vec::new();
+fn ports(controllers: &[ControllerOptions]) -> Result<Vec<Ports>, AssemblyError> {
+    let mut all: Vec<Option<Ports>> = Vec::new();
     for controller in controllers {
         let own = controller.companion_of.is_none().then(|| {
             let companions = controllers.iter().filter(|other| is_companion(other, &controller.id));
@@ -198,9 +135,9 @@ fn buses(controllers: &[ControllerOptions]) -> Result<Vec<Bus>, AssemblyError> {
                 ControllerKind::Ohci => Port::classic,
             };
             let count = controller.ports.unwrap_or(DEFAULT_PORTS);
-            Bus { ports: (0..count).map(|_| port()).collect(), shared }
+            Ports { ports: (0..count).map(|_| port()).collect(), shared }
         });
-        buses.push(own);
+        all.push(own);
     }
     let mut taken: Vec<&str> = Vec::new();
     for (index, controller) in controllers.iter().enumerate() {
@@ -209,9 +146,9 @@ fn buses(controllers: &[ControllerOptions]) -> Result<Vec<Bus>, AssemblyError> {
         };
         let ports = controllers
             .iter()
-            .zip(&buses)
+            .zip(&all)
             .find(|(other, _)| other.kind == ControllerKind::Ehci && other.id == partner)
-            .and_then(|(_, bus)| bus.as_ref().map(|bus| bus.ports.clone()))
+            .and_then(|(_, own)| own.as_ref().map(|own| own.ports.clone()))
             .ok_or_else(|| AssemblyError::NoPartner(partner.to_owned()))?;
         if taken.contains(&partner) {
             return Err(AssemblyError::SecondCompanion(partner.to_owned()));
@@ -224,114 +161,27 @@ fn buses(controllers: &[ControllerOptions]) -> Result<Vec<Bus>, AssemblyError> {
                 shared: ports.len(),
             });
         }
-        buses[index] = Some(Bus { ports, shared: true });
+        all[index] = Some(Ports { ports, shared: true });
     }
     // Every controller either has ports of its own or is a companion, whose were found.
-    Ok(buses.into_iter().flatten().collect())
+    Ok(all.into_iter().flatten().collect())
 }
 
 fn is_companion(controller: &ControllerOptions, partner: &str) -> bool {
     controller.companion_of.as_deref() == Some(partner)
 }
 
-fn plug(
-    device: &DeviceOptions,
-    name: &str,
-    ports: &[Port],
-    mut backing: Box<dyn UsbDevice>,
-) -> Result<(), AssemblyError> {
-    let chosen = match device.port {
-        Some(number) => {
-            let port = usize::from(number).checked_sub(1).and_then(|at| ports.get(at));
-            port.map(std::slice::from_ref).ok_or_else(|| AssemblyError::NoPort {
-                device: name.to_owned(),
-                bus: device.bus.clone(),
-                port: number,
-                last: ports.len(),
-            })?
-        }
-        None => ports,
-    };
-    for port in chosen {
-        match port.attach(backing) {
-            Ok(()) => return Ok(()),
-            Err(refused)
-                if device.port.is_none() && matches!(refused.reason, AttachError::Occupied(_)) =>
-            {
-                backing = refused.device;
-            }
-            Err(refused) => return Err(AssemblyError::Attach(name.to_owned(), refused.reason)),
-        }
-    }
-    Err(AssemblyError::Full(name.to_owned(), device.bus.clone()))
-}
-
-impl Place {
-    fn of((controller, bus): (&ControllerOptions, &Bus)) -> Self {
-        let speed = match controller.kind {
-            ControllerKind::Ehci => Speed::High,
-            ControllerKind::Ohci => Speed::Full,
-        };
-        Self { id: controller.id.clone(), ports: bus.ports.clone(), speed }
-    }
-}
-
-/// A device for a bus of the given speed; of a hub, also the place behind it.
-fn device_of_kind(
-    kind: &DeviceKind,
-    name: &str,
-    speed: Speed,
-    inputs: &mut Inputs,
-) -> Result<(Box<dyn UsbDevice>, Option<Place>), AssemblyError> {
-    let mut behind = None;
-    let device: Box<dyn UsbDevice> = match kind {
-        DeviceKind::Storage { file, readonly } => {
-            let access = if *readonly { Access::ReadOnly } else { Access::ReadWrite };
-            let image = RawImage::open(file, access)
-                .map_err(|error| AssemblyError::Image(name.to_owned(), error))?;
-            Box::new(Storage::new(image, Serial::from_name(name)))
-        }
-        DeviceKind::Printer { file: None } => Box::new(Printer::new(Discard)),
-        DeviceKind::Printer { file: Some(file) } => {
-            let file = Printout::create(file)
-                .map_err(|error| AssemblyError::Printout(name.to_owned(), file.clone(), error))?;
-            Box::new(Printer::new(file))
-        }
-        DeviceKind::Debug { file: None } => Box::new(DebugDevice::new(Transcript::stdout())),
-        DeviceKind::Debug { file: Some(file) } => {
-            let file = Transcript::create(file)
-                .map_err(|error| AssemblyError::Printout(name.to_owned(), file.clone(), error))?;
-            Box::new(DebugDevice::new(file))
-        }
-        DeviceKind::Loopback(pattern) => Box::new(Loopback::new(*pattern)),
-        DeviceKind::Keyboard => {
-            let keyboard = Keyboard::new(speed);
-            inputs.add(name.to_owned(), InputDevice::Keyboard(keyboard.handle()));
-            Box::new(keyboard)
-        }
-        DeviceKind::Tablet => {
-            let tablet = Tablet::new(speed);
-            inputs.add(name.to_owned(), InputDevice::Tablet(tablet.handle()));
-            Box::new(tablet)
-        }
-        DeviceKind::Hub(options) => {
-            let hub = Hub::new(options.clone())
-                .map_err(|error| AssemblyError::Hub(name.to_owned(), error))?;
-            let speed = speed.min(options.speed);
-            behind = Some(Place { id: name.to_owned(), ports: hub.ports().to_vec(), speed });
-            Box::new(hub)
-        }
-    };
-    Ok((device, behind))
-}
-
-fn server(options: &ControllerOptions, bus: &Bus, pacing: Pacing) -> Result<Server, AssemblyError> {
+fn server(
+    options: &ControllerOptions,
+    ports: &Ports,
+    pacing: Pacing,
+) -> Result<Server, AssemblyError> {
     let host = match options.kind {
         ControllerKind::Ehci => Host::High,
         ControllerKind::Ohci => Host::Classic,
     };
     let doorbell = Arc::new(Doorbell::new()?);
-    let links: Vec<_> = bus.ports.iter().map(|port| port.link(host)).collect();
+    let links: Vec<_> = ports.ports.iter().map(|port| port.link(host)).collect();
     for link in &links {
         link.subscribe(doorbell.clone());
     }
@@ -339,7 +189,7 @@ fn server(options: &ControllerOptions, bus: &Bus, pacing: Pacing) -> Result<Serv
         ControllerKind::Ehci => (Identity::ehci(), Box::new(Ehci::new(links))),
         ControllerKind::Ohci => (Identity::ohci(), Box::new(Ohci::new(links).with_pacing(pacing))),
     };
-    let placement = Placement { multi_function: bus.shared, ..Placement::default() };
+    let placement = Placement { multi_function: ports.shared, ..Placement::default() };
     let listener = Listener::new(&options.socket)
         .map_err(|error| AssemblyError::Socket(options.id.clone(), error))?;
     Ok(Server {
@@ -365,24 +215,16 @@ mod tests {
         assembly.map_err(|error| error.to_string())
     }
 
-    fn is_free(port: &Port) -> bool {
-        port.detach().is_none()
-    }
-
     #[test]
     fn a_hub_is_a_bus_for_what_comes_after_it() {
         let devices =
             ["hub,id=h0,bus=e0,port=2,ports=3", "hub,id=h1,bus=h0", "keyboard,bus=h1,port=7"];
         let assembly = assembled("tree", &devices).unwrap();
-        let taken: Vec<_> = assembly
-            .ports
-            .iter()
-            .enumerate()
-            .filter(|(_, port)| !is_free(port))
-            .map(|(at, _)| at)
-            .collect();
-        assert_eq!(assembly.ports.len(), 2 + 3 + 7);
-        assert_eq!(taken, [1, 2, 11], "port 2 of e0, port 1 of h0, port 7 of h1");
+        let slots = assembly.board.list();
+        assert_eq!(slots.len(), 2 + 3 + 7);
+        let taken = slots.iter().filter_map(|slot| slot.device.as_ref());
+        let taken: Vec<_> = taken.map(|device| format!("{} {}", device.place, device.id)).collect();
+        assert_eq!(taken, ["e0:2 h0", "h0:1 h1", "h1:7 keyboard2"]);
     }
 
     #[test]
@@ -390,7 +232,7 @@ mod tests {
         let error = assembled("order", &["keyboard,bus=h0", "hub,id=h0,bus=e0"]).err().unwrap();
         assert_eq!(
             error,
-            "there is no controller or hub with id \"h0\" to plug \"keyboard0\" into: \
+            "device \"keyboard0\": there is no controller or hub with id \"h0\": \
              a hub comes before what is plugged into it"
         );
         let devices = ["hub,id=h0,bus=e0,ports=1", "keyboard,bus=h0,port=2"];

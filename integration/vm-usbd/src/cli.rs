@@ -1,19 +1,31 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use vm_usb::devices::hub::{HubOptions, MOST_PORTS, Translators};
 use vm_usb::devices::loopback::Pattern;
 use vm_usb::usb::Speed;
 
+use crate::control::verbs::Verb;
 use crate::options::{OptionError, Options};
 
 /// Serves USB host controllers with devices to virtual machines, over vfio-user.
 #[derive(Debug, Parser)]
-#[command(name = "vm-usbd", version, after_help = EXAMPLE)]
+#[command(
+    name = "vm-usbd",
+    version,
+    after_help = EXAMPLE,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
 pub struct Arguments {
+    /// Something else than to serve.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// The host controllers.
     #[arg(long = "controller", value_name = "OPTIONS", required = true, help = CONTROLLER)]
     pub controllers: Vec<ControllerOptions>,
@@ -30,13 +42,47 @@ pub struct Arguments {
     #[arg(long, value_name = "POLICY")]
     pub pacing: Option<Pacing>,
 
-    /// A socket for attaching and detaching devices at run time (not available yet)
+    /// A socket for attaching and detaching devices at run time: see vm-usbd ctl --help
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
 
     /// A file that takes every transfer, for Wireshark (not available yet)
     #[arg(long, value_name = "PATH")]
     pub pcap: Option<PathBuf>,
+}
+
+/// What the program does instead of serving.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Asks a running vm-usbd to list, attach or detach devices
+    Ctl(Ctl),
+}
+
+/// `vm-usbd ctl`.
+#[derive(Debug, Args)]
+pub struct Ctl {
+    /// The server's control socket
+    #[arg(required_unless_present = "control", conflicts_with = "control")]
+    path: Option<PathBuf>,
+
+    /// The same, named as on the server's command line
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+
+    /// Print the reply as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// What to ask.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+impl Ctl {
+    /// The server's socket.
+    pub fn path(&self) -> &Path {
+        self.control.as_deref().or(self.path.as_deref()).unwrap_or(Path::new(""))
+    }
 }
 
 // Help texts of their own: in a documentation comment their brackets would be links.

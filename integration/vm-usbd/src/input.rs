@@ -9,6 +9,7 @@
 //! ```
 
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 use vm_usb::devices::hid::{
@@ -24,10 +25,12 @@ pub enum InputDevice {
     Tablet(TabletHandle),
 }
 
-/// All of them, by name.
+type Named = Vec<(String, InputDevice)>;
+
+/// All of them, by name, while they are plugged in. Clones are the same list.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
-    devices: Vec<(String, InputDevice)>,
+    devices: Arc<Mutex<Named>>,
 }
 
 /// What is wrong with a line.
@@ -69,8 +72,17 @@ pub enum LineError {
 
 impl Inputs {
     /// Adds a device.
-    pub fn add(&mut self, id: String, device: InputDevice) {
-        self.devices.push((id, device));
+    pub fn add(&self, id: String, device: InputDevice) {
+        self.lock().push((id, device));
+    }
+
+    /// Removes the device, if there is one.
+    pub fn remove(&self, id: &str) {
+        self.lock().retain(|(name, _)| name != id);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Named> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Carries out a line.
@@ -114,18 +126,18 @@ impl Inputs {
         Ok(())
     }
 
-    fn find(&self, id: &str) -> Option<&InputDevice> {
-        self.devices.iter().find(|(name, _)| name == id).map(|(_, device)| device)
+    fn find(&self, id: &str) -> Option<InputDevice> {
+        self.lock().iter().find(|(name, _)| name == id).map(|(_, device)| device.clone())
     }
 
-    fn keyboard(&self, id: &str) -> Result<&KeyboardHandle, LineError> {
+    fn keyboard(&self, id: &str) -> Result<KeyboardHandle, LineError> {
         match self.find(id) {
             Some(InputDevice::Keyboard(keyboard)) => Ok(keyboard),
             _ => Err(LineError::NoDevice { kind: "keyboard", id: id.to_owned() }),
         }
     }
 
-    fn tablet(&self, id: &str) -> Result<&TabletHandle, LineError> {
+    fn tablet(&self, id: &str) -> Result<TabletHandle, LineError> {
         match self.find(id) {
             Some(InputDevice::Tablet(tablet)) => Ok(tablet),
             _ => Err(LineError::NoDevice { kind: "tablet", id: id.to_owned() }),
@@ -173,7 +185,7 @@ mod tests {
     fn each_line_reaches_its_device_or_says_why_not() {
         let keyboard = Keyboard::new(Speed::Full);
         let tablet = Tablet::new(Speed::Full);
-        let mut inputs = Inputs::default();
+        let inputs = Inputs::default();
         inputs.add("k".into(), InputDevice::Keyboard(keyboard.handle()));
         inputs.add("t".into(), InputDevice::Tablet(tablet.handle()));
         let ports = [Port::classic(), Port::classic()];

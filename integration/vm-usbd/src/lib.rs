@@ -5,17 +5,21 @@
 //! protocol, [`memory`] the guest's RAM as the VMM shares it, [`interrupts`] its event descriptors.
 
 pub mod assembly;
+pub mod backing;
 pub mod channel;
 pub mod cli;
 pub mod clock;
+pub mod control;
 pub mod doorbell;
 pub mod input;
 pub mod input_socket;
 pub mod interrupts;
 pub mod irq_set;
+pub mod lines;
 pub mod listener;
 pub mod memory;
 pub mod options;
+pub mod plugboard;
 pub mod printout;
 pub mod remapping;
 pub mod serve;

@@ -1,6 +1,7 @@
 //! `vm-usbd`: see the library and `docs/vfio-user.md`.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -12,10 +13,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use vm_usb::ohci;
 use vm_usbd::assembly::{Assembly, assemble};
-use vm_usbd::cli::{Arguments, Pacing};
+use vm_usbd::cli::{Arguments, Command, Ctl, Pacing};
+use vm_usbd::control::{Machine, client};
 use vm_usbd::doorbell::Doorbell;
-use vm_usbd::input_socket;
+use vm_usbd::lines::{self, Answer};
 use vm_usbd::listener::Listener;
+use vm_usbd::serve::Server;
 
 /// The command line is wrong.
 const USAGE: u8 = 2;
@@ -28,7 +31,11 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return explain(&error),
     };
-    match run(&arguments) {
+    let result = match &arguments.command {
+        None => run(&arguments),
+        Some(Command::Ctl(ctl)) => ask(ctl),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err((code, line)) => {
             eprintln!("vm-usbd: {line}");
@@ -72,13 +79,14 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let assembly = assemble(&arguments.controllers, &arguments.devices, pacing)
         .map_err(|error| (FAILURE, error.to_string()))?;
 
-    let input = match &arguments.input {
-        Some(path) => {
-            Some(Listener::new(path).map_err(|error| (FAILURE, format!("--input: {error}")))?)
-        }
-        None => None,
-    };
-    let input = input.map(Arc::new);
+    let Assembly { servers, board } = assembly;
+    let inputs = Arc::new(board.inputs());
+    let machine = Arc::new(Machine::new(board));
+    // Both first: a thread that serves one keeps it for as long as the program runs.
+    let input = open("--input", arguments.input.as_deref())?;
+    let control = open("--control", arguments.control.as_deref())?;
+    offer(input.as_ref(), inputs);
+    offer(control.as_ref(), machine.clone());
 
     let (ended, end) = channel();
     let on_signal = ended.clone();
@@ -87,24 +95,43 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             let _ = on_signal.send(End::Signal);
         }
     });
-    if let Some(listener) = input.clone() {
-        let inputs = Arc::new(assembly.inputs.clone());
-        std::thread::spawn(move || input_socket::serve(&listener, &inputs));
-    }
-    let result = serve(assembly, &ended, &end);
-    // The thread that serves it does not end before the program does.
-    if let Some(listener) = input {
+    let result = serve(servers, &machine, &ended, &end);
+    for listener in [input, control].iter().flatten() {
         listener.remove();
     }
     result
 }
 
+/// A socket for lines, if there is to be one.
+fn open(option: &str, path: Option<&Path>) -> Result<Option<Arc<Listener>>, Failure> {
+    let listener = path.map(Listener::new).transpose();
+    let listener = listener.map_err(|error| (FAILURE, format!("{option}: {error}")))?;
+    Ok(listener.map(Arc::new))
+}
+
+/// Serves it from now on.
+fn offer<A: Answer>(listener: Option<&Arc<Listener>>, answers: Arc<A>) {
+    if let Some(listener) = listener.cloned() {
+        std::thread::spawn(move || lines::serve(&listener, &answers));
+    }
+}
+
+/// `vm-usbd ctl`.
+fn ask(ctl: &Ctl) -> Result<(), Failure> {
+    let reply = client::ask(ctl.path(), &ctl.verb).map_err(|error| (FAILURE, error.to_string()))?;
+    let text = if ctl.json {
+        serde_json::to_string(&reply).map_err(|error| (FAILURE, error.to_string()))?
+    } else {
+        reply.to_string()
+    };
+    // Whoever reads it may have read enough.
+    let _ = writeln!(std::io::stdout(), "{text}");
+    Ok(())
+}
+
 /// Refuses what is not there yet.
 fn check(arguments: &Arguments) -> Result<ohci::Pacing, Failure> {
     let refuse = |what: &str| Err((USAGE, format!("{what} is not available yet: leave it out")));
-    if arguments.control.is_some() {
-        return refuse("--control");
-    }
     if arguments.pcap.is_some() {
         return refuse("--pcap");
     }
@@ -134,13 +161,14 @@ impl Drop for Goodbye {
 
 /// Runs every controller's loop until a signal comes, then ends in order: loops, sockets, devices.
 fn serve(
-    assembly: Assembly,
+    servers: Vec<Server>,
+    machine: &Machine,
     ended: &Sender<End>,
     end: &std::sync::mpsc::Receiver<End>,
 ) -> Result<(), Failure> {
     let mut doorbells: Vec<Arc<Doorbell>> = Vec::new();
     let mut threads = Vec::new();
-    for mut server in assembly.servers {
+    for mut server in servers {
         info!("{}: listening at {}", server.name, server.listener.path().display());
         doorbells.push(server.doorbell.clone());
         let goodbye = Goodbye(server.name.clone(), ended.clone());
@@ -164,10 +192,7 @@ fn serve(
             Err(_) => error!("a controller's loop has failed"),
         }
     }
-    // Dropping a disk writes out what is left of its data.
-    for port in assembly.ports {
-        drop(port.detach());
-    }
+    machine.board().clear();
     match end {
         End::Signal if all_well => Ok(()),
         End::Signal => Err((FAILURE, "a client could not be served, see above".to_owned())),
