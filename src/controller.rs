@@ -1,8 +1,10 @@
 //! What every host controller offers its bus: registers, time, guest memory and an interrupt.
 
+use serde::{Deserialize, Serialize};
 use vm_memory::GuestMemory;
 
 use crate::dma::Dma;
+use crate::snapshot::Snapshot;
 use crate::time::Time;
 
 /// The world outside a controller for the length of one call.
@@ -35,7 +37,8 @@ impl<'a, M: GuestMemory + ?Sized> Context<'a, M> {
 ///
 /// Both forms are reported because the function in front decides which one the guest asked for: a
 /// pin follows `asserted`, a message is sent for `event`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Interrupt {
     /// The level of the interrupt condition.
     pub asserted: bool,
@@ -60,7 +63,7 @@ pub struct Frames {
 ///
 /// After each call the owner looks at [`interrupt`](Self::interrupt) and re-arms its timer to
 /// [`deadline`](Self::deadline).
-pub trait HostController<M: GuestMemory + ?Sized>: Send {
+pub trait HostController<M: GuestMemory + ?Sized>: Snapshot + Send {
     /// Size of the register window in bytes, a power of two.
     fn window(&self) -> u64;
 

@@ -21,7 +21,7 @@
 //! # What it does not
 //!
 //! EHCI's addendum of revision 1.1 (link power management, per-port change events); park and test modes
-//! beyond their register fields; saved state. A file or a block device as a disk's medium is in the crate
+//! beyond their register fields. A file or a block device as a disk's medium is in the crate
 //! `vm-usb-image`, since the library opens none.
 //!
 //! # The map
@@ -31,6 +31,7 @@
 //! | [`controller`] | what every controller offers: [`HostController`](controller::HostController) |
 //! | [`pci`] | [`PciFunction`](pci::PciFunction): what a VMM puts on its bus |
 //! | [`topology`] | [`Port`](topology::Port): sockets, and who owns one |
+//! | [`snapshot`] | saving a machine's state, and going on from it |
 //! | [`usb`] | transfers, descriptors, chapter 9 around a [`UsbDevice`](usb::UsbDevice) |
 //! | [`dma`], [`time`] | guest memory and the clock, both lent for each call |
 //!
@@ -120,6 +121,7 @@ pub mod ehci;
 mod journal;
 pub mod ohci;
 pub mod pci;
+pub mod snapshot;
 pub mod time;
 pub mod topology;
 pub mod usb;

@@ -168,7 +168,7 @@ fn transfers_come_back_as_they_were_cut() {
     host.send(&output, &[]).unwrap();
     assert_eq!(host.receive(&input, 512).unwrap(), data[..6]);
     assert_eq!(host.receive(&input, 4096).unwrap(), data);
-    assert_eq!(host.receive(&input, 512).unwrap(), []);
+    assert!(host.receive(&input, 512).unwrap().is_empty());
     assert_eq!(host.receive(&input, 512), Err(TransferError::TimedOut));
 }
 
@@ -210,7 +210,7 @@ fn transfers_without_bytes_do_not_pile_up_without_end() {
     let taken = (0..10_000).take_while(|_| host.send(&output, &[]).is_ok()).count();
     assert!(taken < 2000, "{taken} are waiting");
     for _ in 0..taken {
-        assert_eq!(host.receive(&input, 512).unwrap(), []);
+        assert!(host.receive(&input, 512).unwrap().is_empty());
     }
     host.send(&output, &[1]).unwrap();
 }

@@ -26,6 +26,8 @@ struct Clockwork {
     deadline: Option<Time>,
 }
 
+impl crate::snapshot::Snapshot for Clockwork {}
+
 impl HostController<GuestMemoryMmap> for Clockwork {
     fn window(&self) -> u64 {
         0x100

@@ -10,13 +10,17 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::{RestoreError, SaveError, State};
+use crate::time::Time;
 use crate::usb::{
     Buffer, BusError, Control, Description, EndpointAddress, Notifier, Outcome, Pid, SetupPacket,
     Status, Suspension, Transfer, UsbDevice, UsbHub,
 };
 
 /// Something that goes wrong with a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Fault {
     /// The device is busy; the host has to ask again.
     Nak,
@@ -46,6 +50,23 @@ pub struct Odds {
 enum Plan {
     Script(HashMap<EndpointAddress, VecDeque<Option<Fault>>>),
     Random(Random, Odds),
+}
+
+/// Name of the form in a snapshot.
+const KIND: &str = "faulty device";
+
+/// A [`Faulty`] device in a snapshot: the faults that are still to come.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FaultyState {
+    plan: PlanState,
+    device: State,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum PlanState {
+    Script(Vec<(EndpointAddress, VecDeque<Option<Fault>>)>),
+    Random(u64),
 }
 
 /// A device whose transfers sometimes fail.
@@ -224,6 +245,38 @@ impl<D: UsbDevice> UsbDevice for Faulty<D> {
     fn suspension(&mut self, suspension: Suspension) {
         self.device.suspension(suspension);
     }
+
+    fn save(&self, now: Time) -> Result<State, SaveError> {
+        // How many faults there were is a statistic of this process.
+        let Self { device, plan, injected: _ } = self;
+        let plan = match plan {
+            Plan::Script(script) => {
+                let mut script: Vec<_> =
+                    script.iter().map(|(endpoint, faults)| (*endpoint, faults.clone())).collect();
+                script.sort_by_key(|(endpoint, _)| endpoint.byte());
+                PlanState::Script(script)
+            }
+            Plan::Random(random, _) => PlanState::Random(random.0),
+        };
+        State::of(KIND, &FaultyState { plan, device: device.save(now)? })
+    }
+
+    fn restore(&mut self, state: &State, now: Time) -> Result<(), RestoreError> {
+        let FaultyState { plan, device } = state.to(KIND)?;
+        match (plan, &mut self.plan) {
+            (PlanState::Script(script), Plan::Script(present)) => {
+                *present = script.into_iter().collect();
+            }
+            (PlanState::Random(seed), Plan::Random(random, _)) => *random = Random(seed),
+            (PlanState::Script(_), Plan::Random(..)) => {
+                return Err(RestoreError::mismatch("faults by script", "faults by chance"));
+            }
+            (PlanState::Random(_), Plan::Script(_)) => {
+                return Err(RestoreError::mismatch("faults by chance", "faults by script"));
+            }
+        }
+        self.device.restore(&device, now)
+    }
 }
 
 /// The first `len` bytes of a buffer.
@@ -287,7 +340,6 @@ impl Random {
 mod tests {
     use super::*;
     use crate::devices::storage::{RamDisk, Serial, Storage};
-    use crate::time::Time;
     use crate::usb::Toggle;
 
     const OUT: EndpointAddress = EndpointAddress::out(2);

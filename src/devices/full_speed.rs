@@ -1,5 +1,7 @@
 //! A device kept from high speed.
 
+use crate::snapshot::{RestoreError, SaveError, State};
+use crate::time::Time;
 use crate::usb::{
     Control, Description, EndpointAddress, Notifier, Outcome, SetupPacket, Speeds, Suspension,
     Transfer, UsbDevice, UsbHub,
@@ -79,5 +81,13 @@ impl UsbDevice for FullSpeed {
 
     fn suspension(&mut self, suspension: Suspension) {
         self.device.suspension(suspension);
+    }
+
+    fn save(&self, now: Time) -> Result<State, SaveError> {
+        self.device.save(now)
+    }
+
+    fn restore(&mut self, state: &State, now: Time) -> Result<(), RestoreError> {
+        self.device.restore(state, now)
     }
 }

@@ -14,6 +14,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::{RestoreError, SaveError, State};
+use crate::time::Time;
 use crate::usb::{
     Configuration, Control, Description, Direction, Endpoint, EndpointAddress, Interface, Notifier,
     Outcome, Pid, Readiness, Recipient, RequestType, SetupPacket, Speed, Speeds, Status, Transfer,
@@ -45,7 +49,7 @@ mod vendor_request {
 }
 
 /// What a source sends, and what a sink expects: `pattern=` 0, 1 and 2 of `usbtest` and `g_zero`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pattern {
     /// Zeros.
     #[default]
@@ -222,6 +226,61 @@ impl UsbDevice for Loopback {
         }
         self.count(transfer.pid, Outcome::complete(len))
     }
+
+    fn save(&self, _now: Time) -> Result<State, SaveError> {
+        let Self {
+            description: _,
+            pattern,
+            configuration,
+            control,
+            echo,
+            notifier: _,
+            // The statistics of this process.
+            counters: _,
+        } = self;
+        let state = LoopbackState {
+            pattern: *pattern,
+            configuration: *configuration,
+            control: control.clone(),
+            echo: echo.save(),
+        };
+        State::of(KIND, &state)
+    }
+
+    fn restore(&mut self, state: &State, _now: Time) -> Result<(), RestoreError> {
+        let LoopbackState { pattern, configuration, control, echo } = state.to(KIND)?;
+        let name = |pattern| format!("the pattern {pattern:?}");
+        RestoreError::same(name(pattern), name(self.pattern))?;
+        let short = u16::try_from(control.len()).is_ok();
+        RestoreError::check(short, "no control transfer is so long")?;
+        self.echo = Echo::restored(echo)?;
+        self.configuration = configuration;
+        self.control = control;
+        Ok(())
+    }
+}
+
+/// Name of the form in a snapshot.
+const KIND: &str = "loopback";
+
+/// A [`Loopback`] in a snapshot.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LoopbackState {
+    pattern: Pattern,
+    configuration: u8,
+    #[serde(with = "hex::serde")]
+    control: Vec<u8>,
+    echo: Vec<EchoState>,
+}
+
+/// A transfer on its way back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EchoState {
+    #[serde(with = "hex::serde")]
+    bytes: Vec<u8>,
+    ended: bool,
 }
 
 /// Transfers on their way back.
@@ -235,6 +294,26 @@ struct Echo {
 }
 
 impl Echo {
+    fn save(&self) -> Vec<EchoState> {
+        // How many bytes wait follows; the host asks parked endpoints again.
+        let Self { transfers, waiting: _, in_parked: _, out_parked: _ } = self;
+        let state = |(bytes, ended): &(VecDeque<u8>, bool)| EchoState {
+            bytes: bytes.iter().copied().collect(),
+            ended: *ended,
+        };
+        transfers.iter().map(state).collect()
+    }
+
+    fn restored(states: Vec<EchoState>) -> Result<Self, RestoreError> {
+        let waiting =
+            states.iter().fold(0, |sum: usize, state| sum.saturating_add(state.bytes.len()));
+        // The last one is accepted as long as there are fewer.
+        let sound = waiting <= ECHO && states.len() <= ECHO_TRANSFERS;
+        RestoreError::check(sound, "no echo is so long")?;
+        let transfers = states.into_iter().map(|state| (state.bytes.into(), state.ended)).collect();
+        Ok(Self { transfers, waiting, in_parked: false, out_parked: false })
+    }
+
     fn receive(&mut self, transfer: &Transfer<'_>) -> Outcome {
         let packet = usize::from(transfer.max_packet).max(1);
         let len = transfer.buffer.len();

@@ -1,5 +1,6 @@
 //! The asynchronous schedule: a ring of queue heads (EHCI 4.8).
 
+use serde::{Deserialize, Serialize};
 use vm_memory::GuestMemory;
 
 use super::engine::Engine;
@@ -43,7 +44,26 @@ pub(super) struct Turn {
     pub ring: Ring,
 }
 
+/// An [`AsyncSchedule`] in a snapshot.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AsyncState {
+    address: u32,
+    reclamation: bool,
+}
+
 impl AsyncSchedule {
+    pub(super) fn save(&self) -> AsyncState {
+        // Visits are only compared with what waits, and nothing does after a restore.
+        let Self { address, reclamation, step: _ } = *self;
+        AsyncState { address, reclamation }
+    }
+
+    pub(super) fn restore(&mut self, state: AsyncState) {
+        let AsyncState { address, reclamation } = state;
+        *self = Self { address, reclamation, step: self.step };
+    }
+
     /// Walks the ring until nothing in it can go on (EHCI 4.8.3), the turn's budget is used up, or
     /// there is an interrupt to deliver.
     ///

@@ -1,6 +1,9 @@
 //! Microframes: FRINDEX as a function of time (EHCI 2.3.4).
 
+use serde::{Deserialize, Serialize};
+
 use super::spec::MICROFRAME_NANOS;
+use crate::snapshot::Offset;
 use crate::time::Time;
 
 /// A microframe counted in 64 bits; FRINDEX is the low 14 of them, so a wrap of FRINDEX is no wrap
@@ -8,18 +11,35 @@ use crate::time::Time;
 pub(super) type Microframe = u64;
 
 /// FRINDEX and the clock behind it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct FrameClock {
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FrameClock<T = Time> {
     /// The microframe that began at `origin`, or that stands still while stopped.
     first: Microframe,
     /// `None` while the controller is halted.
-    origin: Option<Time>,
+    origin: Option<T>,
+}
+
+impl FrameClock<Offset> {
+    pub(super) fn restored(self, now: Time) -> FrameClock {
+        let Self { first, origin } = self;
+        // No microframe under way begins later than now.
+        FrameClock { first, origin: origin.map(|origin| origin.at(now).min(now)) }
+    }
 }
 
 impl FrameClock {
     /// The clock runs from `now` on, from where it stood (EHCI 2.3.4).
     pub(super) fn start(&mut self, now: Time) {
         self.origin.get_or_insert(now);
+    }
+
+    /// The clock with the microframe under way as its first: the host that restores it may not have
+    /// a clock that knows of earlier ones.
+    pub(super) fn save(&self, now: Time) -> FrameClock<Offset> {
+        let first = self.microframe(now);
+        let origin = self.origin.map(|_| Offset::of(self.begin(first), now));
+        FrameClock { first, origin }
     }
 
     /// The clock stands still.

@@ -1,5 +1,7 @@
 //! The controller: what happens when, and what happens next.
 
+mod saved;
+
 use vm_memory::GuestMemory;
 
 use super::async_schedule::AsyncSchedule;

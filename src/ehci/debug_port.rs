@@ -1,6 +1,8 @@
 //! The debug port (EHCI appendix C): single transactions by hand with the device at root port 1,
 //! beside the schedules, without guest memory and interrupts.
 
+use serde::{Deserialize, Serialize};
+
 use super::ports::{PortEvents, RootPort};
 use super::spec::{DebugAddress, DebugControl, DebugPids, debug, pid};
 use crate::time::Time;
@@ -15,7 +17,8 @@ const TRANSACTION_ERROR: u8 = 0b001;
 const HARDWARE_ERROR: u8 = 0b010;
 
 /// The registers. OWNER and ENABLED are the [`RootPort`]'s, which they change.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct DebugPort {
     control: DebugControl,
     pids: DebugPids,
@@ -38,6 +41,12 @@ impl Default for DebugPort {
 type Answer = Result<(u8, u8), u8>;
 
 impl DebugPort {
+    /// The registers as they were saved.
+    pub(super) fn restored(mut self) -> Self {
+        self.control.set_len(self.control.len().min(PACKET));
+        self
+    }
+
     /// A register, given the port it belongs to.
     pub(super) fn read(&self, at: u64, port: &RootPort) -> u32 {
         match at {

@@ -1,7 +1,10 @@
 //! USBSTS, USBINTR and the interrupt threshold (EHCI 2.3.2, 2.3.3, 4.15).
 
+use serde::{Deserialize, Serialize};
+
 use super::spec::{MICROFRAME_NANOS, usbsts};
 use crate::controller::Interrupt;
+use crate::snapshot::Offset;
 use crate::time::Time;
 
 /// Status events and who hears of them.
@@ -27,7 +30,44 @@ pub(super) struct Interrupts {
     prompt: bool,
 }
 
+/// [`Interrupts`] in a snapshot; whether reports are prompt is the owner's choice.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InterruptState {
+    status: u32,
+    enable: u32,
+    held: u32,
+    next_report: Offset,
+    batch: Option<Offset>,
+    event: bool,
+}
+
 impl Interrupts {
+    pub(super) fn save(&self, now: Time) -> InterruptState {
+        let Self { status, enable, held, next_report, batch, event, prompt: _ } = *self;
+        InterruptState {
+            status,
+            enable,
+            held,
+            next_report: Offset::of(next_report, now),
+            batch: batch.map(|batch| Offset::of(batch, now)),
+            event,
+        }
+    }
+
+    pub(super) fn restore(&mut self, state: InterruptState, now: Time) {
+        let InterruptState { status, enable, held, next_report, batch, event } = state;
+        *self = Self {
+            status: status & usbsts::EVENTS,
+            enable: enable & usbsts::EVENTS,
+            held: held & usbsts::EVENTS,
+            next_report: next_report.at(now),
+            batch: batch.map(|batch| batch.at(now)),
+            event,
+            prompt: self.prompt,
+        };
+    }
+
     pub(super) fn new() -> Self {
         Self {
             status: 0,

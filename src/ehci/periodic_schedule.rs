@@ -1,5 +1,6 @@
 //! The periodic schedule: the frame list and what hangs off it (EHCI 4.6).
 
+use serde::{Deserialize, Serialize};
 use vm_memory::GuestMemory;
 
 use super::clock::Microframe;
@@ -30,7 +31,8 @@ const REMEMBERED: usize = 4;
 const SCHEDULE: Schedule = Schedule::Periodic;
 
 /// The periodic schedule.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct PeriodicSchedule {
     /// PERIODICLISTBASE.
     pub base: u32,

@@ -1,5 +1,7 @@
 //! Root ports (EHCI 2.3.9, 4.2, 4.3).
 
+use serde::{Deserialize, Serialize};
+
 use super::spec::PortSc;
 use crate::journal::PortState;
 use crate::topology::{Host, PortLink};
@@ -24,6 +26,16 @@ impl PortEvents {
     }
 }
 
+/// A [`RootPort`] in a snapshot.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SavedPort {
+    sc: PortSc,
+    generation: u64,
+    occupied: bool,
+    debug: DebugUse,
+}
+
 /// One root port.
 #[derive(Debug)]
 pub(super) struct RootPort {
@@ -36,7 +48,8 @@ pub(super) struct RootPort {
 }
 
 /// What the debug port does with this port (EHCI C.3.1); on all but root port 1 always nothing.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct DebugUse {
     /// OWNER: the companion has no say, whatever PO and CONFIGFLAG are.
     claimed: bool,
@@ -60,6 +73,20 @@ impl RootPort {
         self.debug = DebugUse::default();
         self.link.set_owner(Host::Classic);
         self.note_socket();
+    }
+
+    pub(super) fn save(&self) -> SavedPort {
+        let Self { link: _, sc, generation, occupied, debug } = self;
+        SavedPort { sc: *sc, generation: *generation, occupied: *occupied, debug: *debug }
+    }
+
+    /// The socket's owner is part of the socket's own state.
+    pub(super) fn restore(&mut self, state: SavedPort) {
+        let SavedPort { sc, generation, occupied, debug } = state;
+        self.sc = sc;
+        self.generation = generation;
+        self.occupied = occupied;
+        self.debug = debug;
     }
 
     /// The device's side of the port.

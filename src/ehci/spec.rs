@@ -3,6 +3,7 @@
 //! Nothing here acts: this is chapters 2 and 3 of the specification in Rust.
 
 use bitfield_struct::bitfield;
+use serde::{Deserialize, Serialize};
 
 /// CAPLENGTH: where the operational registers begin (EHCI 2.2.1).
 pub(super) const CAPLENGTH: u64 = 0x20;
@@ -79,7 +80,8 @@ pub(super) struct HccParams {
 
 /// USBCMD (EHCI 2.3.1). LHCRST and the fields of the addendum read 0: they are not implemented.
 #[bitfield(u32)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub(super) struct UsbCmd {
     pub run: bool,
     pub host_controller_reset: bool,
@@ -128,7 +130,8 @@ pub(super) mod usbsts {
 
 /// PORTSC (EHCI 2.3.9).
 #[bitfield(u32)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub(super) struct PortSc {
     pub current_connect: bool,
     pub connect_change: bool,
@@ -166,6 +169,8 @@ impl PortSc {
 
 /// Debug port control and status (EHCI C.3.1).
 #[bitfield(u32)]
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
 pub(super) struct DebugControl {
     #[bits(4)]
     pub len: u8,
@@ -188,6 +193,8 @@ pub(super) struct DebugControl {
 
 /// Debug port PIDs (EHCI C.3.3).
 #[bitfield(u32)]
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
 pub(super) struct DebugPids {
     pub token: u8,
     pub data: u8,
@@ -203,6 +210,8 @@ impl DebugPids {
 /// Debug port device address (EHCI C.3.5). Bits 7:4 are ignored: software stores an endpoint's
 /// address there as its descriptor has it.
 #[bitfield(u32)]
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
 pub(super) struct DebugAddress {
     #[bits(4)]
     pub endpoint: u8,

@@ -1,6 +1,8 @@
 //! The controller as a whole: what happens on a register access, when time passes, and when a device
 //! has something to say.
 
+mod saved;
+
 use vm_memory::GuestMemory;
 
 use super::budget::Budget;

@@ -1,5 +1,7 @@
 //! Retired TDs on their way back to the driver (OHCI 1.0a, 4.4.2.3 and 6.4.4).
 
+use serde::{Deserialize, Serialize};
+
 use super::spec::ConditionCode;
 
 /// Counter value for "nothing to report".
@@ -13,7 +15,8 @@ const IN_A_ROW: u8 = 1;
 /// HcDoneHead and its counter.
 ///
 /// The queue itself is in guest memory, linked through the TDs, and is never walked here.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct DoneQueue {
     head: u32,
     /// DoneQueueInterruptCounter: frames until the queue is due; 7 for never.

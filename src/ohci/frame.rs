@@ -1,6 +1,9 @@
 //! Frames: the counter registers as a function of time, and how long a frame is.
 
+use serde::{Deserialize, Serialize};
+
 use super::spec::{HcFmInterval, HcFmRemaining, NOMINAL_FRAME_INTERVAL};
+use crate::snapshot::Offset;
 use crate::time::Time;
 
 /// Length of a frame, whatever FrameInterval says: a guest that programs a tiny one would otherwise
@@ -54,27 +57,66 @@ pub(super) struct FrameClock {
     early: Early,
 }
 
+/// A [`FrameClock`] in a snapshot; its pacing is the owner's choice.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClockState {
+    number: u16,
+    frt: bool,
+    stopped_at: u16,
+    run: Option<Run<Offset>>,
+    early: Early<Offset>,
+}
+
 /// The frame under way.
-#[derive(Clone, Copy, Debug)]
-struct Run {
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Run<T = Time> {
     /// When it began.
-    start: Time,
+    start: T,
     /// Whether its start of frame went out; not so before the first boundary after entering
     /// USBOPERATIONAL.
     begun: bool,
 }
 
 /// What Eager knows of the driver's wait.
-#[derive(Clone, Copy, Debug, Default)]
-struct Early {
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Early<T = Time> {
     credit: u8,
-    since: Time,
+    since: T,
     read: bool,
 }
 
 impl FrameClock {
     pub(super) fn new(pacing: Pacing) -> Self {
         Self { pacing, number: 0, frt: false, stopped_at: 0, run: None, early: Early::default() }
+    }
+
+    pub(super) fn save(&self, now: Time) -> ClockState {
+        let Self { pacing: _, number, frt, stopped_at, run, early } = *self;
+        let Early { credit, since, read } = early;
+        ClockState {
+            number,
+            frt,
+            stopped_at,
+            run: run.map(|Run { start, begun }| Run { start: Offset::of(start, now), begun }),
+            early: Early { credit, since: Offset::of(since, now), read },
+        }
+    }
+
+    pub(super) fn restore(&mut self, state: ClockState, now: Time) {
+        let ClockState { number, frt, stopped_at, run, early } = state;
+        let Early { credit, since, read } = early;
+        *self = Self {
+            pacing: self.pacing,
+            number,
+            frt,
+            stopped_at,
+            // No frame begins later than now.
+            run: run.map(|Run { start, begun }| Run { start: start.at(now).min(now), begun }),
+            early: Early { credit: credit.min(EAGER_BOUNDARIES), since: since.at(now), read },
+        };
     }
 
     pub(super) fn pacing(&self) -> Pacing {

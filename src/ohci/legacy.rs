@@ -1,6 +1,8 @@
 //! Legacy support (OHCI 1.0a, appendix B): a USB keyboard and mouse behind ports 60h and 64h, for
 //! software that knows no USB, with the help of code in system management mode.
 
+use serde::{Deserialize, Serialize};
+
 use super::controller::Ohci;
 use super::spec::register::{HCE_CONTROL, HCE_INPUT, HCE_OUTPUT, HCE_STATUS};
 use super::spec::{HceControl, HceStatus};
@@ -33,7 +35,8 @@ impl LegacyPort {
 }
 
 /// The levels of a keyboard controller's two interrupt lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LegacyInterrupts {
     /// IRQ 1, the keyboard's.
     pub irq1: bool,
@@ -42,7 +45,8 @@ pub struct LegacyInterrupts {
 }
 
 /// The registers, and the lines of the keyboard controller beside them.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Legacy {
     control: HceControl,
     input: u8,

@@ -1,5 +1,6 @@
 //! The control and the bulk list (OHCI 1.0a, 5.2.7.1, 6.4.1 to 6.4.3).
 
+use serde::{Deserialize, Serialize};
 use vm_memory::GuestMemory;
 
 use super::descriptors::Ed;
@@ -36,7 +37,7 @@ impl Walk {
 }
 
 /// Where the current pointer comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Whence {
     /// The list was left there in this frame.
     ThisFrame,
@@ -45,6 +46,18 @@ enum Whence {
     EarlierFrame,
     /// The driver wrote it; it is taken as it stands, once.
     Driver,
+}
+
+/// A [`List`] in a snapshot.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListState {
+    head: u32,
+    current: u32,
+    filled: bool,
+    whence: Whence,
+    again: bool,
+    eds_left: u32,
 }
 
 /// One of the two lists: its registers and what the last run left.
@@ -78,6 +91,27 @@ impl List {
             eds_left: EDS,
             passes: 0,
         }
+    }
+
+    pub(super) fn save(&self) -> ListState {
+        let Self {
+            kind: _,
+            head,
+            current,
+            filled,
+            whence,
+            again,
+            eds_left,
+            // Only compared with what is in flight, and nothing is after a restore.
+            passes: _,
+        } = *self;
+        ListState { head, current, filled, whence, again, eds_left }
+    }
+
+    pub(super) fn restore(&mut self, state: ListState) {
+        let ListState { head, current, filled, whence, again, eds_left } = state;
+        let eds_left = eds_left.min(EDS);
+        *self = Self { head, current, filled, whence, again, eds_left, ..*self };
     }
 
     /// A write to the current pointer.
@@ -272,7 +306,8 @@ impl<'a> Runner<'a> {
 }
 
 /// Control transactions for each bulk one, carried over from frame to frame (6.4.1).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub(super) struct ServiceRatio {
     control_in_a_row: u8,
 }

@@ -1,8 +1,11 @@
 //! One root hub port: connection, enabling, reset, suspend (OHCI 1.0a, 7.4.4; USB 1.1, 11.5).
 
+use serde::{Deserialize, Serialize};
+
 use super::endpoints::{Endpoints, Flight, Gate, Offer};
 use super::spec::{HcRhPortStatus, is_low};
 use crate::journal::PortState;
+use crate::snapshot::Offset;
 use crate::time::Time;
 use crate::topology::PortLink;
 use crate::usb::{EndpointAddress, Function, Outcome, Readiness, Status, Suspension, Transfer};
@@ -14,10 +17,11 @@ const RESET_MILLIS: u64 = 10;
 const RESUME_MILLIS: u64 = 23;
 
 /// What a port drives on its bus segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Signal {
-    Reset { until: Time },
-    Resume { until: Time },
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+enum Signal<T = Time> {
+    Reset { until: T },
+    Resume { until: T },
 }
 
 impl Signal {
@@ -26,6 +30,27 @@ impl Signal {
             Self::Reset { until } | Self::Resume { until } => until,
         }
     }
+}
+
+impl<T> Signal<T> {
+    fn map<U>(self, moment: impl FnOnce(T) -> U) -> Signal<U> {
+        match self {
+            Self::Reset { until } => Signal::Reset { until: moment(until) },
+            Self::Resume { until } => Signal::Resume { until: moment(until) },
+        }
+    }
+}
+
+/// A [`RootPort`] in a snapshot.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SavedPort {
+    status: HcRhPortStatus,
+    generation: Option<u64>,
+    signal: Option<Signal<Offset>>,
+    suspended: bool,
+    streams: Option<u8>,
+    draws_too_much: bool,
 }
 
 /// What a look at a port brought.
@@ -70,6 +95,39 @@ impl RootPort {
             streams: None,
             endpoints: Endpoints::default(),
         }
+    }
+
+    pub(super) fn save(&self, now: Time) -> SavedPort {
+        let Self {
+            link: _,
+            status,
+            generation,
+            signal,
+            suspended,
+            streams,
+            draws_too_much,
+            // Every endpoint is asked again.
+            endpoints: _,
+        } = self;
+        SavedPort {
+            status: *status,
+            generation: *generation,
+            signal: signal.map(|signal| signal.map(|until| Offset::of(until, now))),
+            suspended: *suspended,
+            streams: *streams,
+            draws_too_much: *draws_too_much,
+        }
+    }
+
+    pub(super) fn restore(&mut self, state: SavedPort, now: Time) {
+        self.cut_off();
+        let SavedPort { status, generation, signal, suspended, streams, draws_too_much } = state;
+        self.status = status;
+        self.generation = generation;
+        self.signal = signal.map(|signal| signal.map(|until| until.at(now)));
+        self.suspended = suspended;
+        self.streams = streams;
+        self.draws_too_much = draws_too_much;
     }
 
     /// HcRhPortStatus as it reads.

@@ -1,5 +1,7 @@
 //! The operational registers (OHCI 1.0a, 7): values, masks and what accesses do.
 
+use serde::{Deserialize, Serialize};
+
 use super::controller::Ohci;
 use super::spec::register::*;
 use super::spec::{
@@ -20,7 +22,8 @@ const PERIODIC_START: u32 = 0x3fff;
 const LS_THRESHOLD: u32 = 0xfff;
 
 /// Registers that hold what was written to them, and the interrupt registers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Registers {
     pub(super) control: HcControl,
     pub(super) status: Interrupts,

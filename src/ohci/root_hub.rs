@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use super::endpoints::Flight;
-use super::port::{News, RootPort};
+use super::port::{News, RootPort, SavedPort};
 use super::spec::{HcRhDescriptorA, HcRhDescriptorB, HcRhPortStatus, HcRhStatus, Hcfs};
 use crate::journal::PortState;
+use crate::snapshot::RestoreError;
 use crate::time::Time;
 use crate::topology::PortLink;
 use crate::usb::Wake;
@@ -16,7 +19,7 @@ pub(super) const MAX_PORTS: usize = 15;
 
 /// How the power of the ports is switched: what NPS, PSM and PPCM read after reset (OHCI 1.0a, 7.4.1,
 /// 7.4.2). A driver may choose another mode then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PowerSwitching {
     /// Not at all: the ports are powered while the controller is.
     #[default]
@@ -31,7 +34,7 @@ pub enum PowerSwitching {
 /// read after reset (OHCI 1.0a, 7.4.1). A driver may choose another mode then.
 ///
 /// [`Port::set_over_current`]: crate::topology::Port::set_over_current
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OverCurrentProtection {
     /// Nobody: it goes unnoticed.
     #[default]
@@ -64,6 +67,21 @@ pub(super) struct HubNews {
     pub(super) bus_resumes: bool,
     /// An endpoint has something to say, or a port's state may let packets through.
     pub(super) ready: bool,
+}
+
+/// The root hub in a snapshot.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HubState {
+    descriptor_a: HcRhDescriptorA,
+    descriptor_b: HcRhDescriptorB,
+    drwe: bool,
+    bus_idle: bool,
+    oci: bool,
+    ocic: bool,
+    switching: PowerSwitching,
+    protection: OverCurrentProtection,
+    ports: Vec<SavedPort>,
 }
 
 /// The root hub.
@@ -138,6 +156,68 @@ impl RootHub {
             port.reset(self.descriptor_a.nps());
         }
         self.attention.wake();
+    }
+
+    pub(super) fn save(&self, now: Time) -> HubState {
+        let Self {
+            descriptor_a,
+            descriptor_b,
+            drwe,
+            ports,
+            // Set by the restore.
+            attention: _,
+            bus_idle,
+            oci,
+            ocic,
+            switching,
+            protection,
+        } = self;
+        HubState {
+            descriptor_a: *descriptor_a,
+            descriptor_b: *descriptor_b,
+            drwe: *drwe,
+            bus_idle: *bus_idle,
+            oci: *oci,
+            ocic: *ocic,
+            switching: *switching,
+            protection: *protection,
+            ports: ports.iter().map(|port| port.save(now)).collect(),
+        }
+    }
+
+    pub(super) fn restore(&mut self, state: &HubState, now: Time) -> Result<(), RestoreError> {
+        let HubState {
+            descriptor_a,
+            descriptor_b,
+            drwe,
+            bus_idle,
+            oci,
+            ocic,
+            switching,
+            protection,
+            ports,
+        } = state;
+        let platform = |ports: usize, switching, protection| {
+            format!(
+                "{ports} ports, power switching {switching:?} and over-current protection \
+                 {protection:?}"
+            )
+        };
+        RestoreError::same(
+            platform(ports.len(), *switching, *protection),
+            platform(self.ports.len(), self.switching, self.protection),
+        )?;
+        self.descriptor_a = descriptor_a.with_ndp(self.descriptor_a.ndp());
+        self.descriptor_b = *descriptor_b;
+        self.drwe = *drwe;
+        self.bus_idle = *bus_idle;
+        self.oci = *oci;
+        self.ocic = *ocic;
+        for (port, state) in self.ports.iter_mut().zip(ports) {
+            port.restore(*state, now);
+        }
+        self.attention.wake();
+        Ok(())
     }
 
     /// HcRhDescriptorA.

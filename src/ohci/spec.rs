@@ -3,6 +3,7 @@
 //! Nothing here acts: these are the words of the specification as types.
 
 use bitfield_struct::bitfield;
+use serde::{Deserialize, Serialize};
 
 use crate::usb::{BusError, Speed};
 
@@ -104,7 +105,8 @@ impl Hcfs {
 
 /// HcControl (7.1.2).
 #[bitfield(u32)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct HcControl {
     /// ControlBulkServiceRatio: this many control transactions more than one for each bulk one.
     #[bits(2)]
@@ -158,7 +160,8 @@ pub struct HcCommandStatus {
 
 /// HcInterruptStatus, HcInterruptEnable and HcInterruptDisable (7.1.4 to 7.1.6).
 #[bitfield(u32)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Interrupts {
     /// SchedulingOverrun.
     pub so: bool,
@@ -191,7 +194,8 @@ impl Interrupts {
 
 /// HcFmInterval (7.3.1).
 #[bitfield(u32)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct HcFmInterval {
     /// FrameInterval in bit times, minus one.
     #[bits(14)]
@@ -224,7 +228,8 @@ pub struct HcFmRemaining {
 
 /// HcRhDescriptorA (7.4.1).
 #[bitfield(u32)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct HcRhDescriptorA {
     /// NumberDownstreamPorts.
     pub ndp: u8,
@@ -251,7 +256,8 @@ impl HcRhDescriptorA {
 
 /// HcRhDescriptorB (7.4.2).
 #[bitfield(u32)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct HcRhDescriptorB {
     /// DeviceRemovable: bit n for port n, 1 for a device that stays.
     pub dr: u16,
@@ -283,7 +289,8 @@ pub struct HcRhStatus {
 
 /// HcRhPortStatus (7.4.4). A written 1 is the command named second.
 #[bitfield(u32)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct HcRhPortStatus {
     /// CurrentConnectStatus; ClearPortEnable.
     pub ccs: bool,
@@ -324,7 +331,8 @@ impl HcRhPortStatus {
 
 /// HceControl (appendix B.3.1).
 #[bitfield(u32)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct HceControl {
     /// EmulationEnable: accesses to ports 60h and 64h are the controller's.
     pub emulation_enable: bool,
@@ -357,7 +365,8 @@ impl HceControl {
 
 /// HceStatus (appendix B.3.4): the status register of a keyboard controller.
 #[bitfield(u8)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct HceStatus {
     /// OutputFull: there is a byte to read from port 60h.
     pub output_full: bool,

@@ -71,6 +71,20 @@ impl ConfigSpace {
         }
     }
 
+    /// All bytes, for a snapshot.
+    pub(super) fn save(&self) -> Vec<u8> {
+        self.bytes.iter().map(|byte| byte.value).collect()
+    }
+
+    /// Takes over the bits that a guest can change. The others are what the function is, or follow
+    /// from its state.
+    pub(super) fn restore(&mut self, bytes: &[u8]) {
+        for (byte, saved) in self.bytes.iter_mut().zip(bytes) {
+            let changeable = byte.writable | byte.clearable;
+            byte.value = (byte.reset & !changeable) | (saved & changeable);
+        }
+    }
+
     /// A guest read; bytes outside configuration space are zero.
     pub(super) fn read(&self, offset: u64, data: &mut [u8]) {
         data.fill(0);

@@ -1,5 +1,7 @@
 //! A host controller as a PCI function.
 
+mod saved;
+
 use std::marker::PhantomData;
 
 use vm_memory::GuestMemory;

@@ -31,6 +31,8 @@ struct Mill {
     wakeup: bool,
 }
 
+impl crate::snapshot::Snapshot for Mill {}
+
 impl HostController<GuestMemoryMmap> for Mill {
     fn window(&self) -> u64 {
         0x100

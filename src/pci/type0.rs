@@ -76,6 +76,19 @@ pub(super) fn declare(
     ]);
 }
 
+/// What a configuration space says the function is, for people: ids and class (dwords 0 and 2).
+pub(super) fn identity(config: &[u8]) -> String {
+    let mut bytes = config.iter().copied();
+    let mut take = |skip| bytes.by_ref().skip(skip).take(4).collect::<Vec<_>>();
+    match (&*take(0), &*take(4)) {
+        (&[v0, v1, d0, d1], &[revision, interface, subclass, class]) => format!(
+            "function {v1:02x}{v0:02x}:{d1:02x}{d0:02x} of class \
+             {class:02x}{subclass:02x}{interface:02x}, revision {revision:02x}"
+        ),
+        _ => "no function".to_owned(),
+    }
+}
+
 /// Whether the function answers in memory space.
 pub(super) fn memory_enabled(config: &ConfigSpace) -> bool {
     config.get(COMMAND) & MEMORY_SPACE != 0

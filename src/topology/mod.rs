@@ -2,4 +2,5 @@
 
 mod port;
 
+pub(crate) use port::SocketState;
 pub use port::{AttachError, Host, Port, PortLink, PortView, Refused};

@@ -1,18 +1,22 @@
 //! A socket: a device may be in it, and one of up to two controllers owns it.
 
+mod saved;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use log::info;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub(crate) use self::saved::SocketState;
 use crate::usb::{
     DeviceStatistics, EndpointAddress, Function, MOST_HUBS, Mailbox, Notifier, Observer, Speed,
     Upstream, UsbDevice, Wake, height,
 };
 
 /// Which controller a link to a port belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Host {
     /// The high-speed controller (EHCI).
     High,

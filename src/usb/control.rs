@@ -1,9 +1,12 @@
 //! The stages of a control transfer on endpoint 0 (USB 2.0, 8.5.3).
 
+use serde::{Deserialize, Serialize};
+
 use super::{Control, Direction, Outcome, Pid, SetupPacket, Toggle, Transfer};
 
 /// Where the control transfer stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) enum ControlPipe {
     /// No transfer: everything but SETUP stalls. Also after a request error, until the next SETUP
     /// (USB 2.0, 8.5.3.4).
@@ -12,6 +15,7 @@ pub(super) enum ControlPipe {
     /// Answering IN tokens; an OUT token is the status stage.
     DataIn {
         /// The answer, cut to `wLength`.
+        #[serde(with = "hex::serde")]
         answer: Vec<u8>,
         /// How much of it the host has.
         sent: usize,
@@ -21,6 +25,7 @@ pub(super) enum ControlPipe {
         /// The request.
         setup: SetupPacket,
         /// Its bytes so far.
+        #[serde(with = "hex::serde")]
         received: Vec<u8>,
     },
     /// The request is carried out when the host asks for the status with an IN token.
@@ -28,6 +33,7 @@ pub(super) enum ControlPipe {
         /// The request.
         setup: SetupPacket,
         /// Its data stage.
+        #[serde(with = "hex::serde")]
         data: Vec<u8>,
     },
     /// The status stage is over; a host that missed the handshake may ask again.

@@ -1,5 +1,7 @@
 //! What a device is, and the descriptors that say so (USB 2.0, 9.6).
 
+use serde::{Deserialize, Serialize};
+
 use super::{EndpointAddress, Speed};
 
 /// Descriptor types (USB 2.0, table 9-5).
@@ -20,7 +22,7 @@ const HUB_CLASS: u8 = 9;
 const LANGUAGE: u16 = 0x0409;
 
 /// Transfer types (USB 2.0, 5.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum TransferType {
     /// Control.

@@ -1,5 +1,8 @@
 //! What the author of a device writes.
 
+use crate::snapshot::{RestoreError, SaveError, State};
+use crate::time::Time;
+
 use super::{Description, EndpointAddress, Notifier, Outcome, SetupPacket, Transfer, UsbHub};
 
 /// The answer to a class or vendor request.
@@ -86,5 +89,35 @@ pub trait UsbDevice: Send {
     /// The bus went idle or came back.
     fn suspension(&mut self, suspension: Suspension) {
         let _ = suspension;
+    }
+
+    /// The device's state, `now`, for a snapshot; [`State::none`] for a device without any.
+    ///
+    /// The machine stands still meanwhile and may go on afterwards. What the [`Function`] keeps
+    /// (address, configuration, halts, toggles) is not part of it, nor are promises to announce
+    /// anything: after a restore the host asks every endpoint again.
+    ///
+    /// A transfer that is pending will be offered again to the restored device, which knows nothing of
+    /// it. So the state is that before the transfer began, or, if its work cannot be undone or done
+    /// twice, that after it, with the outcome kept for the next offer.
+    ///
+    /// # Errors
+    /// If the device cannot be saved. The default is that it cannot: nothing is lost in silence.
+    ///
+    /// [`Function`]: super::Function
+    fn save(&self, now: Time) -> Result<State, SaveError> {
+        let _ = now;
+        Err(SaveError::unsupported(format_args!("\"{}\"", self.description().name)))
+    }
+
+    /// Takes over a state that [`save`](Self::save) recorded, as old as `now`; whatever the device was
+    /// doing is over. [`configured`](Self::configured) is not called: the state says it.
+    ///
+    /// # Errors
+    /// If it is not the state of such a device. It comes from outside and may say anything: nothing in
+    /// it may lead to a panic, endless work or more memory than a device takes otherwise.
+    fn restore(&mut self, state: &State, now: Time) -> Result<(), RestoreError> {
+        let _ = (state, now);
+        Err(RestoreError::unsupported(format_args!("\"{}\"", self.description().name)))
     }
 }

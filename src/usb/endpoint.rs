@@ -1,11 +1,13 @@
 //! Endpoint addresses and data toggles.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// An endpoint's number and direction, as in `bEndpointAddress` (USB 2.0, 9.6.6).
 ///
 /// Endpoint 0 is addressed in either direction; both name the one control endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "u8", into = "u8")]
 pub struct EndpointAddress(u8);
 
 impl EndpointAddress {
@@ -64,8 +66,20 @@ impl fmt::Display for EndpointAddress {
     }
 }
 
+impl From<u8> for EndpointAddress {
+    fn from(byte: u8) -> Self {
+        Self::from_byte(byte)
+    }
+}
+
+impl From<EndpointAddress> for u8 {
+    fn from(endpoint: EndpointAddress) -> Self {
+        endpoint.byte()
+    }
+}
+
 /// A data toggle (USB 2.0, 8.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Toggle {
     /// DATA0.
     #[default]

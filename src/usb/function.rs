@@ -1,6 +1,7 @@
 //! A device as the bus sees it: chapter 9 of the USB 2.0 specification around a [`UsbDevice`].
 
 pub(super) mod routing;
+pub(super) mod saved;
 mod watch;
 
 use std::sync::Arc;

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use super::{EndpointAddress, Upstream};
 
 /// Wakes the loop that drives a controller, from any thread; then the loop calls
@@ -23,6 +25,14 @@ pub(crate) struct Mailbox {
     wake: Mutex<Vec<Arc<dyn Wake>>>,
     /// The way on, for the port of a hub.
     upstream: Option<Arc<Upstream>>,
+}
+
+/// A [`Mailbox`] in a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MailboxState {
+    remote_wakeup: bool,
+    babble: bool,
 }
 
 impl std::fmt::Debug for Mailbox {
@@ -94,6 +104,24 @@ impl Mailbox {
     /// Takes the report that it did.
     pub(crate) fn take_babble(&self) -> bool {
         self.babble.swap(false, Ordering::AcqRel)
+    }
+
+    /// What the device asked for that nobody has taken, for a snapshot. The endpoints that are ready
+    /// are no part of it: after a restore all of them are asked.
+    pub(crate) fn save(&self) -> MailboxState {
+        MailboxState {
+            remote_wakeup: self.remote_wakeup.load(Ordering::Acquire),
+            babble: self.babble.load(Ordering::Acquire),
+        }
+    }
+
+    /// Holds again what [`save`](Self::save) recorded, and every endpoint is ready.
+    pub(crate) fn restore(&self, state: MailboxState) {
+        let MailboxState { remote_wakeup, babble } = state;
+        self.remote_wakeup.store(remote_wakeup, Ordering::Release);
+        self.babble.store(babble, Ordering::Release);
+        self.ready(u32::MAX);
+        self.wake();
     }
 
     /// Takes a request for resume signalling.

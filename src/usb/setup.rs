@@ -1,5 +1,6 @@
 //! Setup packets (USB 2.0, 9.3).
 
+use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U16};
 
 /// Standard request codes, `bRequest` (USB 2.0, table 9-4).
@@ -62,7 +63,20 @@ pub enum Recipient {
 }
 
 /// The eight bytes of a SETUP transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Serialize,
+    Deserialize,
+)]
+#[serde(from = "[u8; 8]", into = "[u8; 8]")]
 #[repr(C)]
 pub struct SetupPacket {
     /// Direction, type and recipient.
@@ -75,6 +89,18 @@ pub struct SetupPacket {
     pub w_index: U16,
     /// Bytes in the data stage at most.
     pub w_length: U16,
+}
+
+impl From<[u8; 8]> for SetupPacket {
+    fn from(bytes: [u8; 8]) -> Self {
+        zerocopy::transmute!(bytes)
+    }
+}
+
+impl From<SetupPacket> for [u8; 8] {
+    fn from(setup: SetupPacket) -> Self {
+        zerocopy::transmute!(setup)
+    }
 }
 
 impl SetupPacket {

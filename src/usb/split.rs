@@ -5,11 +5,14 @@
 //! asks for the result with *complete-splits*. The TT carries out the transaction on the slow bus
 //! behind the port meanwhile.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Pid, Readiness, Toggle, TransferType};
 use crate::time::Time;
 
 /// What both tokens of a split transaction say: SPLIT, then IN, OUT or SETUP (USB 2.0, 8.4.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SplitToken {
     /// Address of the hub.
     pub hub: u8,

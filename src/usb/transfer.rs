@@ -1,10 +1,12 @@
 //! One unit of work between a host controller and an endpoint, and how it went.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Buffer, Toggle};
 use crate::time::Time;
 
 /// Token packet identifiers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Pid {
     /// Host to device.
     Out,
@@ -81,7 +83,7 @@ impl Transfer<'_> {
 }
 
 /// Whether the host must keep asking an endpoint that had nothing to say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Readiness {
     /// The device does not know; ask again.
     Poll,
@@ -91,7 +93,7 @@ pub enum Readiness {
 }
 
 /// Errors on the bus (USB 2.0, 8.7; OHCI 1.0a table 4-7; EHCI table 3-16).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BusError {
     /// Nobody answered: no device, no such endpoint, or the answer was lost.
     Timeout,

@@ -10,6 +10,10 @@ pub const RAM: u32 = 32 << 20;
 /// Where the allocator starts: everything below stays zero.
 const HEAP: u32 = 1 << 20;
 
+/// What happens to a machine between two calls of its controller: given the controller and the time on
+/// its clock, may put another one in its place, and returns the time on that one's clock.
+pub type Meanwhile<C> = Box<dyn FnMut(&mut C, Time) -> Time>;
+
 /// A controller, the guest's memory and the time of day.
 pub struct Machine<C> {
     pub controller: C,
@@ -21,6 +25,9 @@ pub struct Machine<C> {
     pub line: bool,
     /// When the interrupt line rose or fell, and whether a message would have been sent.
     pub interrupts: Vec<(Time, Interrupt)>,
+    pub meanwhile: Option<Meanwhile<C>>,
+    /// How far the controller's clock is ahead of the time of day, in nanoseconds.
+    ahead: i64,
     next_free: u32,
 }
 
@@ -39,15 +46,23 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
             bus_master: true,
             line: false,
             interrupts: Vec::new(),
+            meanwhile: None,
+            ahead: 0,
             next_free: HEAP,
         }
     }
 
     fn call<R>(&mut self, action: impl FnOnce(&mut C, &Context<'_, GuestMemoryMmap>) -> R) -> R {
+        let mut now = self.now.as_nanos().saturating_add_signed(self.ahead);
+        if let Some(meanwhile) = &mut self.meanwhile {
+            now = meanwhile(&mut self.controller, Time::from_nanos(now)).as_nanos();
+            self.ahead = now as i64 - self.now.as_nanos() as i64;
+        }
+        let now = Time::from_nanos(now);
         let context = if self.bus_master {
-            Context::new(&self.memory, self.now)
+            Context::new(&self.memory, now)
         } else {
-            Context::without_dma(self.now)
+            Context::without_dma(now)
         };
         let result = action(&mut self.controller, &context);
         let interrupt = HostController::<GuestMemoryMmap>::interrupt(&mut self.controller);
@@ -90,7 +105,9 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
     }
 
     pub fn deadline(&self) -> Option<Time> {
-        HostController::<GuestMemoryMmap>::deadline(&self.controller)
+        let deadline = HostController::<GuestMemoryMmap>::deadline(&self.controller)?;
+        let nanos = deadline.as_nanos().saturating_add_signed(-self.ahead);
+        Some(Time::from_nanos(nanos))
     }
 
     /// Whether the controller has asked to wake the system since the last look.

@@ -1,6 +1,10 @@
 //! The class behind every human interface device: descriptors, class requests, the interrupt endpoint.
 
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
 use super::shared::{Shared, State};
+use crate::snapshot::{self, Offset, RestoreError, SaveError};
 use crate::time::Time;
 use crate::usb::{
     Configuration, Control, Description, Direction, Endpoint, EndpointAddress, Interface, Notifier,
@@ -45,7 +49,9 @@ pub enum Boot {
 /// What distinguishes one human interface device from another: its reports.
 ///
 /// There are no report ids: a device has one input report and at most one output report.
-pub trait Reports: Send {
+///
+/// What the reports serialise to is their state in a snapshot.
+pub trait Reports: Send + Serialize + DeserializeOwned {
     /// The report descriptor (HID 1.11, 6.2.2).
     const DESCRIPTOR: &'static [u8];
 
@@ -77,6 +83,9 @@ pub trait Reports: Send {
 
     /// Bus reset or a new configuration: nothing waits any more, everything is at rest.
     fn reset(&mut self);
+
+    /// Whether reports can be in this state; a snapshot may say anything.
+    fn is_possible(&self) -> bool;
 }
 
 /// A human interface device with one interrupt IN endpoint.
@@ -90,6 +99,18 @@ pub struct Hid<R> {
     protocol: u8,
     /// When the host got its last report, as far as it got one.
     reported: Option<Time>,
+}
+
+/// A [`Hid`] in a snapshot, with its reports as `R`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HidState<R> {
+    idle: u8,
+    protocol: u8,
+    reported: Option<Offset>,
+    configured: bool,
+    suspended: bool,
+    reports: R,
 }
 
 /// How a human interface device shows up in its standard descriptors.
@@ -234,6 +255,45 @@ impl<R: Reports> UsbDevice for Hid<R> {
 
     fn suspension(&mut self, suspension: Suspension) {
         self.shared.suspension(suspension);
+    }
+
+    fn save(&self, now: Time) -> Result<snapshot::State, SaveError> {
+        let Self { description, shared, idle, protocol, reported } = self;
+        let state = shared.lock();
+        let State {
+            reports,
+            notifier: _,
+            configured,
+            // The host asks again.
+            parked: _,
+            suspended,
+        } = &*state;
+        let state = HidState {
+            idle: *idle,
+            protocol: *protocol,
+            reported: reported.map(|reported| Offset::of(reported, now)),
+            configured: *configured,
+            suspended: *suspended,
+            reports,
+        };
+        snapshot::State::of(&description.name, &state)
+    }
+
+    fn restore(&mut self, state: &snapshot::State, now: Time) -> Result<(), RestoreError> {
+        let HidState::<R> { idle, protocol, reported, configured, suspended, reports } =
+            state.to(&self.description.name)?;
+        RestoreError::check(reports.is_possible(), "so many events do not wait")?;
+        let known = protocol == 1 || (protocol == 0 && R::BOOT != Boot::No);
+        RestoreError::check(known, "there is no such protocol")?;
+        self.idle = idle;
+        self.protocol = protocol;
+        self.reported = reported.map(|reported| reported.at(now));
+        let mut state = self.shared.lock();
+        state.reports = reports;
+        state.configured = configured;
+        state.suspended = suspended;
+        state.parked = false;
+        Ok(())
     }
 }
 

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A key, as a usage of the HID keyboard page (HID Usage Tables, 10).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
 pub struct Key(u8);
 
 /// Text that names no key.
@@ -40,6 +42,20 @@ impl Key {
     pub(super) fn modifier(self) -> Option<u8> {
         let bit = self.0.checked_sub(0xe0)?;
         1u8.checked_shl(bit.into())
+    }
+}
+
+impl TryFrom<u8> for Key {
+    type Error = KeyError;
+
+    fn try_from(usage: u8) -> Result<Self, Self::Error> {
+        Self::from_usage(usage).ok_or_else(|| KeyError(format!("{usage:#04x}")))
+    }
+}
+
+impl From<Key> for u8 {
+    fn from(key: Key) -> Self {
+        key.usage()
     }
 }
 

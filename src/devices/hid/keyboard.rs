@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::class::{Boot, Hid, Identity, Reports};
 use super::shared::Shared;
 use super::{InputError, Key, QUEUE};
@@ -29,7 +31,8 @@ impl Keyboard {
 }
 
 /// The light-emitting diodes of a keyboard (HID Usage Tables, 11).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Leds(u8);
 
 impl Leds {
@@ -90,14 +93,15 @@ impl KeyboardHandle {
 }
 
 /// A key went down or came up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Event {
     Press(Key),
     Release(Key),
 }
 
 /// The reports of a [`Keyboard`].
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Keys {
     /// Events the host has not seen. Together with `down` they are never more than [`QUEUE`], so that
     /// there is room for each release.
@@ -212,6 +216,10 @@ impl Reports for Keys {
 
     fn reset(&mut self) {
         *self = Self::default();
+    }
+
+    fn is_possible(&self) -> bool {
+        self.queue.len().saturating_add(self.down.len()) <= QUEUE && self.shown.len() <= QUEUE
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::class::{Boot, Hid, Identity, Reports};
 use super::shared::Shared;
 use super::{InputError, QUEUE};
@@ -96,7 +98,8 @@ impl TabletHandle {
 }
 
 /// What one report says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Step {
     buttons: u8,
     x: u16,
@@ -127,7 +130,8 @@ impl Step {
 }
 
 /// The reports of a [`Tablet`].
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Pointer {
     /// Reports the host has not seen. Together with the buttons that are down they are never more
     /// than [`QUEUE`], so that there is room for each release.
@@ -258,6 +262,10 @@ impl Reports for Pointer {
 
     fn reset(&mut self) {
         *self = Self::default();
+    }
+
+    fn is_possible(&self) -> bool {
+        self.queue.len().saturating_add(self.down() as usize) <= QUEUE
     }
 }
 

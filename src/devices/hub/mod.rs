@@ -11,6 +11,7 @@
 mod description;
 mod port;
 mod requests;
+mod saved;
 mod translator;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use thiserror::Error;
 
 use self::port::{HubPort, SlowBus};
 use self::translator::Translator;
+use crate::snapshot::{RestoreError, SaveError, State};
 use crate::time::Time;
 use crate::topology::Port;
 use crate::usb::{
@@ -269,6 +271,14 @@ impl UsbDevice for Hub {
         for port in &mut self.ports {
             port.tell(suspension);
         }
+    }
+
+    fn save(&self, now: Time) -> Result<State, SaveError> {
+        self.save_tree(now)
+    }
+
+    fn restore(&mut self, state: &State, now: Time) -> Result<(), RestoreError> {
+        self.restore_tree(state, now)
     }
 }
 

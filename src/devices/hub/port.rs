@@ -1,5 +1,8 @@
 //! A hub's port and the states it goes through (USB 2.0, 11.5).
 
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::Offset;
 use crate::time::Time;
 use crate::topology::{Host, Port, PortLink};
 use crate::usb::{Function, Speed, SplitToken, Suspension, TransferType};
@@ -34,21 +37,50 @@ pub(super) mod change {
     pub(in super::super) const ALL: u16 = 0x1f;
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+enum State<T = Time> {
     /// The hub is not configured.
     NotConfigured,
     PoweredOff,
     Disconnected,
     Disabled,
     Resetting {
-        until: Time,
+        until: T,
     },
     Enabled,
     Suspended,
     Resuming {
-        until: Time,
+        until: T,
     },
+}
+
+impl<T> State<T> {
+    fn map<U>(self, moment: impl FnOnce(T) -> U) -> State<U> {
+        match self {
+            Self::NotConfigured => State::NotConfigured,
+            Self::PoweredOff => State::PoweredOff,
+            Self::Disconnected => State::Disconnected,
+            Self::Disabled => State::Disabled,
+            Self::Resetting { until } => State::Resetting { until: moment(until) },
+            Self::Enabled => State::Enabled,
+            Self::Suspended => State::Suspended,
+            Self::Resuming { until } => State::Resuming { until: moment(until) },
+        }
+    }
+}
+
+/// A [`HubPort`] in a snapshot; the socket has a state of its own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SavedPort {
+    state: State<Offset>,
+    change: u16,
+    over_current: bool,
+    indicator: bool,
+    testing: bool,
+    generation: Option<u64>,
+    fastest: Speed,
 }
 
 /// What a look at ports brought.
@@ -98,6 +130,41 @@ impl HubPort {
             generation: None,
             fastest: Speed::Full,
         }
+    }
+
+    pub(super) fn save(&self, now: Time) -> SavedPort {
+        let Self {
+            // The socket has a state of its own.
+            link: _,
+            state,
+            change,
+            over_current,
+            indicator,
+            testing,
+            generation,
+            fastest,
+        } = self;
+        SavedPort {
+            state: state.map(|until| Offset::of(until, now)),
+            change: *change,
+            over_current: *over_current,
+            indicator: *indicator,
+            testing: *testing,
+            generation: *generation,
+            fastest: *fastest,
+        }
+    }
+
+    pub(super) fn restore(&mut self, state: &SavedPort, now: Time) {
+        let SavedPort { state, change, over_current, indicator, testing, generation, fastest } =
+            state;
+        self.state = state.map(|until| until.at(now));
+        self.change = change & change::ALL;
+        self.over_current = *over_current;
+        self.indicator = *indicator;
+        self.testing = *testing;
+        self.generation = *generation;
+        self.fastest = *fastest;
     }
 
     pub(super) fn set_fastest(&mut self, speed: Speed) {

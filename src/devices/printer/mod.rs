@@ -23,9 +23,13 @@ mod tests;
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 pub use sink::{Discard, Paper, PrintSink, Ready};
 pub use status::{STATUS_REQUEST, StatusReply};
 
+use crate::snapshot::{RestoreError, SaveError, State};
+use crate::time::Time;
 use crate::usb::{
     Configuration, Control, Description, Direction, Endpoint, EndpointAddress, Interface, Notifier,
     Outcome, Recipient, RequestType, SetupPacket, Speeds, Transfer, UsbDevice,
@@ -68,6 +72,18 @@ pub struct Printer {
     in_parked: bool,
     /// The host was told that Bulk-Out would announce its room.
     out_parked: bool,
+}
+
+/// Name of the form in a snapshot.
+const KIND: &str = "printer";
+
+/// A [`Printer`] in a snapshot. What was printed is with the sink.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PrinterState {
+    printed: u32,
+    asked: u8,
+    replies: VecDeque<StatusReply>,
 }
 
 impl std::fmt::Debug for Printer {
@@ -264,6 +280,33 @@ impl UsbDevice for Printer {
 
     fn transfer(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
         if endpoint.is_in() { self.bulk_in(transfer) } else { self.bulk_out(transfer) }
+    }
+
+    fn save(&self, _now: Time) -> Result<State, SaveError> {
+        let Self {
+            description: _,
+            sink: _,
+            printed,
+            asked,
+            replies,
+            notifier: _,
+            // The host asks again.
+            in_parked: _,
+            out_parked: _,
+        } = self;
+        let state = PrinterState { printed: *printed, asked: *asked, replies: replies.clone() };
+        State::of(KIND, &state)
+    }
+
+    fn restore(&mut self, state: &State, _now: Time) -> Result<(), RestoreError> {
+        let PrinterState { printed, asked, replies } = state.to(KIND)?;
+        RestoreError::check(replies.len() <= REPLIES, "so many replies are not kept")?;
+        self.printed = printed;
+        self.asked = asked;
+        self.replies = replies;
+        self.in_parked = false;
+        self.out_parked = false;
+        Ok(())
     }
 }
 

@@ -1,9 +1,11 @@
 //! Where a printer's bytes go: the embedder's side.
 
+use serde::{Deserialize, Serialize};
+
 use crate::usb::{EndpointAddress, Notifier};
 
 /// The state of the paper, as a host asks for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Paper {
     /// Ready to print.
     #[default]

@@ -1,12 +1,15 @@
 //! The status request and its reply.
 
+use serde::{Deserialize, Serialize};
+
 use super::Paper;
 
 /// The packet that asks for a [`StatusReply`].
 pub const STATUS_REQUEST: [u8; 6] = *b"\x1bSTAT?";
 
 /// The answer to [`STATUS_REQUEST`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StatusReply {
     /// The paper.
     pub paper: Paper,

@@ -1,6 +1,7 @@
 //! The bulk-only transport (USB Mass Storage Class, Bulk-Only Transport 1.0): command, data and
 //! status on two bulk endpoints.
 
+use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -65,7 +66,7 @@ enum Expectation {
 }
 
 /// `bCSWStatus`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 enum CommandStatus {
     Passed = 0,
@@ -84,9 +85,10 @@ struct CommandStatusWrapper {
 }
 
 /// How the present command stands: its [`CommandStatusWrapper`] to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Reply {
-    tag: U32,
+    tag: u32,
     /// `dCBWDataTransferLength` minus what was processed. Our own bookkeeping never lets it pass 32
     /// bits.
     residue: u64,
@@ -106,7 +108,7 @@ impl Reply {
     fn wrapper(&self) -> CommandStatusWrapper {
         CommandStatusWrapper {
             signature: U32::new(CSW_SIGNATURE),
-            tag: self.tag,
+            tag: U32::new(self.tag),
             data_residue: U32::new(self.residue as u32),
             status: self.status as u8,
         }
@@ -114,7 +116,8 @@ impl Reply {
 }
 
 /// Where the present command stands.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 enum Stage {
     /// Ready for a command (5.3.1).
     Command,
@@ -132,7 +135,8 @@ enum Stage {
 }
 
 /// The transport's state.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
 pub(super) struct Transport {
     stage: Stage,
 }
@@ -146,6 +150,24 @@ impl Transport {
     /// takes effect any more.
     pub(super) fn reset(&mut self) {
         self.stage = Stage::Command;
+    }
+
+    /// Whether a transport with the medium of `unit` can be in this state; a snapshot may say anything.
+    pub(super) fn is_possible(&self, unit: &Unit) -> bool {
+        /// `dCBWDataTransferLength` is a dword.
+        const MOST: u64 = u32::MAX as u64;
+        match &self.stage {
+            Stage::DataIn { source, expected, .. } => {
+                unit.can_send(source) && source.left() <= *expected && *expected <= MOST
+            }
+            Stage::DataOut { sink, expected, .. } => {
+                let wanted = sink.as_ref().map_or(0, Sink::left);
+                sink.as_ref().is_none_or(|sink| unit.can_receive(sink))
+                    && wanted <= *expected
+                    && *expected <= MOST
+            }
+            Stage::Command | Stage::Short(_) | Stage::Status(_) | Stage::Invalid => true,
+        }
     }
 
     /// Whether Bulk-In has an answer, be it STALL.
@@ -203,7 +225,7 @@ fn command(unit: &mut Unit, transfer: &mut Transfer<'_>) -> (Stage, Outcome) {
         return (Stage::Invalid, Outcome::complete(packet));
     };
     let reply = Reply {
-        tag: wrapper.tag,
+        tag: wrapper.tag.get(),
         residue: wrapper.data_transfer_length.get().into(),
         status: CommandStatus::Passed,
     };

@@ -36,8 +36,12 @@ mod unit;
 pub use medium::{BlockSize, Medium, RamDisk};
 pub use serial::{Serial, SerialError};
 
+use serde::{Deserialize, Serialize};
+
 use self::bulk_only::Transport;
-use self::unit::Unit;
+use self::unit::{Unit, UnitState};
+use crate::snapshot::{RestoreError, SaveError, State};
+use crate::time::Time;
 use crate::usb::{
     Configuration, Control, Description, Direction, Endpoint, EndpointAddress, Interface, Notifier,
     Outcome, Recipient, RequestType, SetupPacket, Speeds, Status, Transfer, UsbDevice,
@@ -67,6 +71,17 @@ pub struct Storage {
     in_parked: bool,
     /// The same for Bulk-Out.
     out_parked: bool,
+}
+
+/// Name of a disk's form in a snapshot.
+const KIND: &str = "disk";
+
+/// A [`Storage`] in a snapshot.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StorageState {
+    unit: UnitState,
+    stage: Transport,
 }
 
 impl Storage {
@@ -149,6 +164,30 @@ impl UsbDevice for Storage {
         }
         self.announce();
         outcome
+    }
+
+    fn save(&self, _now: Time) -> Result<State, SaveError> {
+        let Self {
+            // What it is.
+            description: _,
+            unit,
+            transport,
+            notifier: _,
+            // The host asks again.
+            in_parked: _,
+            out_parked: _,
+        } = self;
+        State::of(KIND, &StorageState { unit: unit.save(), stage: transport.clone() })
+    }
+
+    fn restore(&mut self, state: &State, _now: Time) -> Result<(), RestoreError> {
+        let StorageState { unit, stage } = state.to(KIND)?;
+        self.unit.restore(&unit)?;
+        RestoreError::check(stage.is_possible(&self.unit), "no command is at such a stage")?;
+        self.transport = stage;
+        self.in_parked = false;
+        self.out_parked = false;
+        Ok(())
     }
 }
 

@@ -1,7 +1,10 @@
 //! Sense data: why a command failed (SPC-4, 4.5).
 
+use serde::{Deserialize, Serialize};
+
 /// A sense key with its additional sense code and qualifier (SPC-4, tables 48 and 49).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Sense {
     key: u8,
     code: u8,

@@ -1,7 +1,12 @@
 //! The logical unit: carries commands out on the medium.
 
+mod saved;
+
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
+pub(super) use self::saved::UnitState;
 use super::command::{Command, Extent};
 use super::inquiry::{self, MAX_UNMAP_BLOCKS, MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME_BLOCKS};
 use super::mode;
@@ -28,34 +33,47 @@ pub(super) enum Work {
 }
 
 /// Where the rest of a command's data for the host comes from.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) enum Source {
     /// An answer, of which `sent` bytes are gone.
-    Answer { bytes: Vec<u8>, sent: usize },
+    Answer {
+        #[serde(with = "hex::serde")]
+        bytes: Vec<u8>,
+        sent: usize,
+    },
     /// The medium.
     Medium(Run),
 }
 
 /// Bytes of the medium, checked to be there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Run {
     offset: u64,
     left: u64,
 }
 
 /// Where the rest of a command's data from the host goes.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) enum Sink {
     /// To the medium; made durable at the end if the host asked for that.
     Medium { run: Run, durable: bool },
     /// Nowhere: it must equal what the medium holds.
     Comparison(Run),
     /// Into a list that is complete after `left` more bytes.
-    Parameters { list: Vec<u8>, left: u64, purpose: Purpose },
+    Parameters {
+        #[serde(with = "hex::serde")]
+        list: Vec<u8>,
+        left: u64,
+        purpose: Purpose,
+    },
 }
 
 /// What a list of parameters is for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) enum Purpose {
     Unmap,
     WriteSame { run: Run, unmap: bool },

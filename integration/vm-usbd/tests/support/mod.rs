@@ -57,6 +57,8 @@ impl Mill {
     }
 }
 
+impl vm_usb::snapshot::Snapshot for Mill {}
+
 impl HostController<GuestRam> for Mill {
     fn window(&self) -> u64 {
         0x100

@@ -1,5 +1,7 @@
 //! One transaction on the slow bus.
 
+use serde::{Deserialize, Serialize};
+
 use crate::devices::hub::port::SlowBus;
 use crate::usb::{
     BusError, CompleteAnswer, Function, Outcome, Pid, Readiness, StartSplit, Status, Transfer,
@@ -7,7 +9,7 @@ use crate::usb::{
 };
 
 /// What a transaction on the slow bus brought.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// The device took the data.
     Ack,
@@ -16,14 +18,31 @@ pub(super) enum Answer {
     /// The endpoint is halted.
     Stall,
     /// A data packet.
-    Data(Vec<u8>),
+    Data(#[serde(with = "hex::serde")] Vec<u8>),
     /// A data packet with the wrong toggle, dropped.
     ToggleMismatch,
     /// No answer, or a bad one.
     Failed,
 }
 
+/// Largest packet that a device at full or low speed sends (USB 2.0, 5.6.3).
+const LARGEST: usize = 1023;
+
 impl Answer {
+    /// The answer after a restore, in which no device has promised to announce anything: the host
+    /// asks again.
+    pub(super) fn restored(self) -> Self {
+        match self {
+            Self::Nak(_) => Self::Nak(Readiness::Poll),
+            other => other,
+        }
+    }
+
+    /// Whether a device can have sent it; a snapshot may say anything.
+    pub(super) fn is_possible(&self) -> bool {
+        self.len() <= LARGEST
+    }
+
     /// Bytes on the bus besides the protocol's own.
     pub(super) fn len(&self) -> usize {
         if let Self::Data(bytes) = self { bytes.len() } else { 0 }

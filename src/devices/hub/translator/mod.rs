@@ -5,13 +5,26 @@ mod exchange;
 mod non_periodic;
 mod periodic;
 
-use self::non_periodic::NonPeriodic;
+use serde::{Deserialize, Serialize};
+
+use self::non_periodic::{NonPeriodic, NonPeriodicState};
 use self::periodic::Periodic;
 use super::Translation;
 use super::port::SlowBus;
+use crate::snapshot::RestoreError;
+use crate::time::Time;
 use crate::usb::{
     CompleteAnswer, CompleteSplit, SplitToken, StartAnswer, StartSplit, TransferType,
 };
+
+/// A [`Translator`] in a snapshot.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TranslatorState {
+    non_periodic: NonPeriodicState,
+    periodic: Periodic,
+    stopped: bool,
+}
 
 /// A transaction translator.
 #[derive(Debug)]
@@ -32,6 +45,27 @@ impl Translator {
             periodic: Periodic::default(),
             stopped: false,
         }
+    }
+
+    pub(super) fn save(&self, now: Time) -> TranslatorState {
+        let Self { non_periodic, periodic, stopped } = self;
+        TranslatorState {
+            non_periodic: non_periodic.save(now),
+            periodic: periodic.clone(),
+            stopped: *stopped,
+        }
+    }
+
+    pub(super) fn restore(
+        &mut self,
+        state: TranslatorState,
+        now: Time,
+    ) -> Result<(), RestoreError> {
+        let TranslatorState { non_periodic, periodic, stopped } = state;
+        self.non_periodic.restore(non_periodic, now)?;
+        self.periodic = periodic.restored()?;
+        self.stopped = stopped;
+        Ok(())
     }
 
     /// A start-split.

@@ -1,8 +1,11 @@
 //! Control and bulk: a few buffers, each with one transaction (USB 2.0, 11.17).
 
+use serde::{Deserialize, Serialize};
+
 use super::exchange::{Answer, exchange};
 use crate::devices::hub::Translation;
 use crate::devices::hub::port::SlowBus;
+use crate::snapshot::{Offset, RestoreError};
 use crate::time::Time;
 use crate::usb::{
     CompleteAnswer, CompleteSplit, Pid, SplitToken, StartAnswer, StartSplit, TransferType,
@@ -17,12 +20,21 @@ const OVERHEAD: usize = 13;
 const FULL_SPEED_BYTE: u64 = 667;
 const LOW_SPEED_BYTE: u64 = 5_333;
 
-#[derive(Debug)]
-struct Buffer {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Buffer<T = Time> {
     token: SplitToken,
     answer: Answer,
     /// When the transaction is over.
-    ready: Time,
+    ready: T,
+}
+
+/// The [`NonPeriodic`] buffers in a snapshot.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NonPeriodicState {
+    buffers: Vec<Buffer<Offset>>,
+    free: Offset,
 }
 
 /// The non-periodic buffers. A result stays until it is collected or cleared.
@@ -37,6 +49,37 @@ pub(super) struct NonPeriodic {
 impl NonPeriodic {
     pub(super) fn new(translation: Translation) -> Self {
         Self { translation, buffers: Vec::with_capacity(BUFFERS), free: Time::ZERO }
+    }
+
+    pub(super) fn save(&self, now: Time) -> NonPeriodicState {
+        let Self { translation: _, buffers, free } = self;
+        let state = |Buffer { token, answer, ready }: &Buffer| Buffer {
+            token: *token,
+            answer: answer.clone(),
+            ready: Offset::of(*ready, now),
+        };
+        NonPeriodicState {
+            buffers: buffers.iter().map(state).collect(),
+            free: Offset::of(*free, now),
+        }
+    }
+
+    pub(super) fn restore(
+        &mut self,
+        state: NonPeriodicState,
+        now: Time,
+    ) -> Result<(), RestoreError> {
+        let NonPeriodicState { buffers, free } = state;
+        let sound = buffers.len() <= BUFFERS && buffers.iter().all(|b| b.answer.is_possible());
+        RestoreError::check(sound, "a translator has no such buffers")?;
+        let restored = |Buffer { token, answer, ready }: Buffer<Offset>| Buffer {
+            token,
+            answer: answer.restored(),
+            ready: ready.at(now),
+        };
+        self.buffers = buffers.into_iter().map(restored).collect();
+        self.free = free.at(now);
+        Ok(())
     }
 
     pub(super) fn len(&self) -> usize {

@@ -6,8 +6,11 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::exchange::{Answer, exchange, send};
 use crate::devices::hub::port::SlowBus;
+use crate::snapshot::RestoreError;
 use crate::usb::{
     CompleteAnswer, CompleteSplit, Pid, SplitPosition, SplitToken, StartSplit, TransferType,
 };
@@ -28,28 +31,36 @@ const LARGEST: usize = 1023;
 const LOW_SPEED: usize = 8;
 
 /// What passes the slow bus in one microframe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Slice {
     microframe: u64,
     bytes: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 enum Work {
     /// An isochronous OUT packet that comes in pieces, the last one in this microframe.
-    Assembling { data: Vec<u8>, microframe: u64 },
+    Assembling {
+        #[serde(with = "hex::serde")]
+        data: Vec<u8>,
+        microframe: u64,
+    },
     /// A transaction whose result waits for complete-splits.
     Result { answer: Answer, slices: VecDeque<Slice>, sent: usize },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Entry {
     token: SplitToken,
     work: Work,
 }
 
 /// The periodic pipeline.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Periodic {
     entries: Vec<Entry>,
     /// The microframe in which the slow bus has room, and how much of it is taken.
@@ -57,6 +68,26 @@ pub(super) struct Periodic {
 }
 
 impl Periodic {
+    /// The pipeline as it was saved. Its microframes are the host's, which go on counting.
+    pub(super) fn restored(mut self) -> Result<Self, RestoreError> {
+        /// More than the slices of the largest packet at low speed.
+        const SLICES: usize = HORIZON as usize;
+        let sound = self.entries.len() <= MOST
+            && self.entries.iter().all(|entry| match &entry.work {
+                Work::Assembling { data, .. } => data.len() <= LARGEST,
+                Work::Result { answer, slices, .. } => {
+                    answer.is_possible() && slices.len() <= SLICES
+                }
+            });
+        RestoreError::check(sound, "a translator has no such pipeline")?;
+        for entry in &mut self.entries {
+            if let Work::Result { answer, .. } = &mut entry.work {
+                *answer = answer.clone().restored();
+            }
+        }
+        Ok(self)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
