@@ -9,7 +9,7 @@
 //!
 //! * [`ohci`]: OpenHCI 1.0a. Control, bulk, interrupt and isochronous transfers, root hub, suspend and
 //!   remote wakeup, over-current, frame pacing as a policy; legacy keyboard support as an option.
-//! * [`ehci`]: EHCI 1.0. Both schedules, isochronous transfers, split transactions for full- and
+//! * [`ehci`]: EHCI 1.0, and 1.1 as an option. Both schedules, isochronous transfers, split transactions for full- and
 //!   low-speed devices behind a high-speed hub, ports with a companion controller, 64-bit addressing,
 //!   interrupts on completion, and the debug port.
 //! * [`pci`]: a type 0 function around either, with INTx, MSI, power management and EHCI's legacy
@@ -20,9 +20,8 @@
 //!
 //! # What it does not
 //!
-//! EHCI's addendum of revision 1.1 (link power management, per-port change events); park and test modes
-//! beyond their register fields. A file or a block device as a disk's medium is in the crate
-//! `vm-usb-image`, since the library opens none.
+//! A file or a block device as a medium of a disk is in the crate `vm-usb-image`, since the library
+//! opens none.
 //!
 //! # The map
 //!

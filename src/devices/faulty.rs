@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::{RestoreError, SaveError, State};
 use crate::time::Time;
 use crate::usb::{
-    Buffer, BusError, Control, Description, EndpointAddress, Notifier, Outcome, Pid, SetupPacket,
-    Status, Suspension, Transfer, UsbDevice, UsbHub,
+    Buffer, BusError, Control, Description, EndpointAddress, LinkAnswer, LinkSleep, Notifier,
+    Outcome, Pid, SetupPacket, Status, Suspension, Transfer, UsbDevice, UsbHub,
 };
 
 /// Something that goes wrong with a transfer.
@@ -240,6 +240,10 @@ impl<D: UsbDevice> UsbDevice for Faulty<D> {
 
     fn as_hub(&mut self) -> Option<&mut dyn UsbHub> {
         self.device.as_hub()
+    }
+
+    fn sleep(&mut self, sleep: LinkSleep) -> LinkAnswer {
+        self.device.sleep(sleep)
     }
 
     fn suspension(&mut self, suspension: Suspension) {

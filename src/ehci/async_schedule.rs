@@ -65,13 +65,14 @@ impl AsyncSchedule {
     }
 
     /// Walks the ring until nothing in it can go on (EHCI 4.8.3), the turn's budget is used up, or
-    /// there is an interrupt to deliver.
+    /// there is an interrupt to deliver. A high-speed queue head is given `park` transfers in a row.
     ///
     /// # Errors
     /// If a structure or a buffer is not in guest RAM.
     pub(super) fn run<M: GuestMemory + ?Sized>(
         &mut self,
         engine: &mut Engine<'_, M>,
+        park: u32,
     ) -> Result<Turn, DmaError> {
         let mut turn = Turn::default();
         let (mut transfers, mut bytes, mut run) = (0u32, 0u32, 0u32);
@@ -98,9 +99,17 @@ impl AsyncSchedule {
                     bytes = bytes.saturating_add(moved);
                     transfers = transfers.saturating_add(u32::from(progress));
                     // No other queue head did anything since this one did: it may go on.
-                    stay = progress && last_worker == Some(head.address) && run < RUN;
+                    let alone = last_worker == Some(head.address);
+                    let limit = if alone {
+                        RUN
+                    } else if head.is_split() {
+                        0
+                    } else {
+                        park.saturating_sub(1)
+                    };
+                    stay = progress && run < limit;
                     run = if stay { run.saturating_add(1) } else { 0 };
-                    last_worker = Some(head.address);
+                    last_worker = (alone || !stay).then_some(head.address);
                 }
                 // The ring's own head, which is never given work by most drivers, does not count.
                 Visit::Idle if !head.characteristics.head() || !head.token.halted() => {
@@ -109,6 +118,7 @@ impl AsyncSchedule {
                 Visit::Idle | Visit::Waits => {}
             }
             if !stay {
+                run = 0;
                 self.address = head.link.address();
             }
             if matches!(visit, Visit::Executed { .. }) {

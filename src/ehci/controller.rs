@@ -54,6 +54,8 @@ pub struct Ehci {
     pub(super) interrupts: Interrupts,
     pub(super) asynchronous: AsyncSchedule,
     pub(super) periodic: PeriodicSchedule,
+    /// Whether this is revision 1.1 (HCCPARAMS 19:16).
+    pub(super) addendum: bool,
     /// USBCMD.IAAD: a ring that has not been answered.
     pub(super) doorbell: bool,
     /// The registers of the debug port, if there is one.
@@ -98,6 +100,7 @@ impl Ehci {
             interrupts: Interrupts::new(),
             asynchronous: AsyncSchedule::default(),
             periodic: PeriodicSchedule::default(),
+            addendum: false,
             doorbell: false,
             debug: Some(DebugPort::default()),
             waiting: Waiting::default(),
@@ -135,6 +138,20 @@ impl Ehci {
     #[must_use]
     pub fn with_64bit_addressing(mut self, wide: bool) -> Self {
         self.wide = wide;
+        self
+    }
+
+    /// Whether the controller is one of revision 1.1, with the whole addendum: link power management
+    /// (L1), a change bit and an enable for each port in USBSTS and USBINTR, a frame list of 32 entries,
+    /// and the enables of a prefetch that is never needed. The default is 1.0, which drivers know best.
+    #[must_use]
+    pub fn with_addendum(mut self, addendum: bool) -> Self {
+        self.addendum = addendum;
+        if addendum {
+            let ports = u32::try_from(self.ports.len()).unwrap_or(0);
+            let bits = 1u32.wrapping_shl(ports).wrapping_sub(1);
+            self.interrupts.add_ports(bits.wrapping_shl(usbsts::FIRST_PORT));
+        }
         self
     }
 
@@ -221,7 +238,7 @@ impl Ehci {
             let Some(port) = self.ports.get_mut(at) else {
                 break;
             };
-            let events = port.poll(self.configured);
+            let events = port.poll(self.configured, now);
             let mut any = events.change || events.lost;
             for endpoint in port.take_ready() {
                 any |= self.waiting.ready(at, endpoint);
@@ -233,12 +250,27 @@ impl Ehci {
         }
     }
 
+    /// USBSTS 31:16: which ports have a change to tell of (EHCI 1.1).
+    fn show_port_changes(&mut self) {
+        if !self.addendum {
+            return;
+        }
+        let mut bits = 0u32;
+        if self.usbcmd.per_port_change_enable() {
+            for port in self.ports.iter().rev() {
+                bits = bits.wrapping_shl(1) | u32::from(port.has_news());
+            }
+        }
+        self.interrupts.show_ports(bits.wrapping_shl(usbsts::FIRST_PORT));
+    }
+
     /// Brings everything that is a matter of time up to `now`: FRINDEX, the periodic schedule, reports.
     /// Every call from outside begins with it, so nothing is ever seen half a frame old.
     pub(super) fn catch_up<M: GuestMemory + ?Sized>(&mut self, context: &Context<'_, M>) {
         self.has_dma = context.dma().is_some();
         self.turn = self.turn.wrapping_add(1);
         self.poll_ports(context.now);
+        self.show_port_changes();
         if !self.halted
             && let Err(error) = self.pass_time(context)
         {
@@ -255,7 +287,7 @@ impl Ehci {
         if now < self.next_microframe {
             return Ok(());
         }
-        let rollover = self.rollover_bit();
+        let rollover = self.usbcmd.rollover_bit();
         let last = std::mem::replace(&mut self.last_microframe, now);
         if now.wrapping_shr(rollover) != last.wrapping_shr(rollover) {
             self.interrupts.raise(usbsts::FRAME_LIST_ROLLOVER);
@@ -272,7 +304,7 @@ impl Ehci {
         while at <= now {
             if at.is_multiple_of(MICROFRAMES) {
                 self.periodic.active = self.usbcmd.periodic_enable();
-                self.periodic.entries = 1024u32.wrapping_shr(self.usbcmd.frame_list_size().into());
+                self.periodic.entries = self.usbcmd.frame_list_entries();
             }
             let to = now.min(at | (MICROFRAMES - 1));
             if self.periodic.active
@@ -290,11 +322,6 @@ impl Ehci {
             self.next_periodic = context.now;
         }
         Ok(())
-    }
-
-    /// The bit of the microframe count whose change is a rollover (EHCI 2.3.4).
-    fn rollover_bit(&self) -> u32 {
-        13u32.saturating_sub(self.usbcmd.frame_list_size().into())
     }
 
     fn engine<'a, M: GuestMemory + ?Sized>(
@@ -324,7 +351,8 @@ impl Ehci {
         };
         let now = context.now;
         let mut asynchronous = self.asynchronous;
-        let turn = asynchronous.run(&mut self.engine(dma, now));
+        let park = self.usbcmd.parked();
+        let turn = asynchronous.run(&mut self.engine(dma, now), park);
         self.asynchronous = asynchronous;
         match turn {
             Ok(turn) => {
@@ -420,7 +448,7 @@ impl Ehci {
         let running = !self.halted;
         let rollover = (running && self.interrupts.enable() & usbsts::FRAME_LIST_ROLLOVER != 0)
             .then(|| {
-                let bit = self.rollover_bit();
+                let bit = self.usbcmd.rollover_bit();
                 let next = self.last_microframe.wrapping_shr(bit).saturating_add(1);
                 self.clock.begin(next.wrapping_shl(bit))
             });
@@ -435,7 +463,8 @@ impl Ehci {
                 Some(self.clock.begin(frame))
             }
         };
-        [report, rollover, asynchronous, periodic].into_iter().flatten().min()
+        let resume = self.ports.iter().filter_map(RootPort::resume_ends).min();
+        [report, rollover, asynchronous, periodic, resume].into_iter().flatten().min()
     }
 }
 

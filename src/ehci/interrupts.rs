@@ -14,8 +14,10 @@ use crate::time::Time;
 /// threshold waits.
 #[derive(Clone, Debug)]
 pub(super) struct Interrupts {
-    /// USBSTS 5:0 as the guest sees them.
+    /// USBSTS 5:0 as the guest sees them, and 31:16, the ports' (EHCI 1.1).
     status: u32,
+    /// The bits of USBINTR that there are.
+    enables: u32,
     /// USBINTR.
     enable: u32,
     /// Events that the threshold holds back.
@@ -44,7 +46,7 @@ pub(super) struct InterruptState {
 
 impl Interrupts {
     pub(super) fn save(&self, now: Time) -> InterruptState {
-        let Self { status, enable, held, next_report, batch, event, prompt: _ } = *self;
+        let Self { status, enables: _, enable, held, next_report, batch, event, prompt: _ } = *self;
         InterruptState {
             status,
             enable,
@@ -58,8 +60,9 @@ impl Interrupts {
     pub(super) fn restore(&mut self, state: InterruptState, now: Time) {
         let InterruptState { status, enable, held, next_report, batch, event } = state;
         *self = Self {
-            status: status & usbsts::EVENTS,
-            enable: enable & usbsts::EVENTS,
+            status: status & (usbsts::EVENTS | !0xffff),
+            enables: self.enables,
+            enable: enable & self.enables,
             held: held & usbsts::EVENTS,
             next_report: next_report.at(now),
             batch: batch.map(|batch| batch.at(now)),
@@ -71,6 +74,7 @@ impl Interrupts {
     pub(super) fn new() -> Self {
         Self {
             status: 0,
+            enables: usbsts::EVENTS,
             enable: 0,
             held: 0,
             next_report: Time::ZERO,
@@ -85,12 +89,24 @@ impl Interrupts {
         self.prompt = prompt;
     }
 
-    /// Forgets everything but the policy.
-    pub(super) fn reset(&mut self) {
-        *self = Self { prompt: self.prompt, ..Self::new() };
+    /// Adds an enable for each of these bits of USBSTS 31:16.
+    pub(super) fn add_ports(&mut self, bits: u32) {
+        self.enables |= bits & !0xffff;
     }
 
-    /// USBSTS 5:0.
+    /// Forgets everything but the policy.
+    pub(super) fn reset(&mut self) {
+        *self = Self { prompt: self.prompt, enables: self.enables, ..Self::new() };
+    }
+
+    /// USBSTS 31:16 follow the ports.
+    pub(super) fn show_ports(&mut self, bits: u32) {
+        let before = self.asserted();
+        self.status = (self.status & 0xffff) | (bits & !0xffff);
+        self.event |= self.asserted() & !before != 0;
+    }
+
+    /// USBSTS 5:0 and 31:16.
     pub(super) fn status(&self) -> u32 {
         self.status
     }
@@ -103,13 +119,13 @@ impl Interrupts {
     /// A write to USBINTR.
     pub(super) fn set_enable(&mut self, enable: u32) {
         let before = self.asserted();
-        self.enable = enable & usbsts::EVENTS;
+        self.enable = enable & self.enables;
         self.event |= self.asserted() & !before != 0;
     }
 
-    /// A write to USBSTS: ones clear.
+    /// A write to USBSTS: ones clear events. The ports' bits are theirs.
     pub(super) fn acknowledge(&mut self, bits: u32) {
-        self.status &= !bits;
+        self.status &= !(bits & usbsts::EVENTS);
     }
 
     /// An event that waits for the threshold: USBINT, USBERRINT.

@@ -120,6 +120,10 @@ fn received(transaction: &mut Transaction, bytes: usize, status: Status, asked: 
             transaction.set_babble(true);
             true
         }
+        Status::Error(BusError::HostBuffer) => {
+            transaction.set_data_buffer_error(true);
+            false
+        }
         Status::Stall | Status::Error(_) => {
             transaction.set_transaction_error(true);
             true

@@ -1,4 +1,4 @@
-//! The Enhanced Host Controller Interface, revision 1.0: a high-speed host controller.
+//! The Enhanced Host Controller Interface, revision 1.0 or 1.1: a high-speed host controller.
 //!
 //! [`Ehci`] is the controller as a value. What it does, chapter by chapter:
 //!
@@ -7,9 +7,9 @@
 //! * the periodic schedule with isochronous transfers and interrupt queue heads (EHCI 4.6, 4.7);
 //! * interrupts with the threshold as a maximum rate (EHCI 4.15);
 //! * split transactions for full- and low-speed devices behind a high-speed hub (EHCI 4.12);
-//! * the debug port, for consoles and debuggers that run before any driver (EHCI appendix C).
-//!
-//! Not yet: the revision 1.1 addendum.
+//! * the debug port, for consoles and debuggers that run before any driver (EHCI appendix C);
+//! * the addendum of revision 1.1, if asked for ([`Ehci::with_addendum`]): link power management, a
+//!   change bit for each port, a frame list of 32 entries.
 
 mod async_schedule;
 mod clock;

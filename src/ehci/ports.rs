@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::spec::PortSc;
+use super::spec::{PortSc, test_mode};
 use crate::journal::PortState;
+use crate::snapshot::Offset;
+use crate::time::Time;
 use crate::topology::{Host, PortLink};
-use crate::usb::{EndpointAddress, Speed, Suspension};
+use crate::usb::{EndpointAddress, LinkAnswer, LinkSleep, Speed, Suspension};
 
 /// What a port has to tell the rest of the controller.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +36,18 @@ pub(super) struct SavedPort {
     generation: u64,
     occupied: bool,
     debug: DebugUse,
+    woken: bool,
+    resume_ends: Option<Offset>,
+}
+
+/// What of the rest of the controller counts for a write to PORTSC.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PortRules {
+    /// CONFIGFLAG.
+    pub configured: bool,
+    /// USBCMD.HIRD, if there is link power management.
+    pub lpm: Option<u8>,
+    pub now: Time,
 }
 
 /// One root port.
@@ -45,6 +59,10 @@ pub(super) struct RootPort {
     generation: u64,
     occupied: bool,
     debug: DebugUse,
+    /// The device set FPR: news, until the resume is over.
+    woken: bool,
+    /// When a resume from L1 that software began is over.
+    resume_ends: Option<Time>,
 }
 
 /// What the debug port does with this port (EHCI C.3.1); on all but root port 1 always nothing.
@@ -60,7 +78,15 @@ struct DebugUse {
 impl RootPort {
     pub(super) fn new(link: PortLink) -> Self {
         let debug = DebugUse::default();
-        let mut port = Self { link, sc: PortSc::new(), generation: 0, occupied: false, debug };
+        let mut port = Self {
+            link,
+            sc: PortSc::new(),
+            generation: 0,
+            occupied: false,
+            debug,
+            woken: false,
+            resume_ends: None,
+        };
         port.reset();
         port
     }
@@ -71,22 +97,32 @@ impl RootPort {
         let over_current = self.link.view().over_current;
         self.sc = PortSc::new().with_owner(true).with_over_current(over_current);
         self.debug = DebugUse::default();
+        self.end_resume();
         self.link.set_owner(Host::Classic);
         self.note_socket();
     }
 
-    pub(super) fn save(&self) -> SavedPort {
-        let Self { link: _, sc, generation, occupied, debug } = self;
-        SavedPort { sc: *sc, generation: *generation, occupied: *occupied, debug: *debug }
+    pub(super) fn save(&self, now: Time) -> SavedPort {
+        let Self { link: _, sc, generation, occupied, debug, woken, resume_ends } = self;
+        SavedPort {
+            sc: *sc,
+            generation: *generation,
+            occupied: *occupied,
+            debug: *debug,
+            woken: *woken,
+            resume_ends: resume_ends.map(|end| Offset::of(end, now)),
+        }
     }
 
     /// The socket's owner is part of the socket's own state.
-    pub(super) fn restore(&mut self, state: SavedPort) {
-        let SavedPort { sc, generation, occupied, debug } = state;
+    pub(super) fn restore(&mut self, state: SavedPort, now: Time) {
+        let SavedPort { sc, generation, occupied, debug, woken, resume_ends } = state;
         self.sc = sc;
         self.generation = generation;
         self.occupied = occupied;
         self.debug = debug;
+        self.woken = woken;
+        self.resume_ends = resume_ends.map(|end| end.at(now));
     }
 
     /// The device's side of the port.
@@ -96,7 +132,20 @@ impl RootPort {
 
     /// Whether transactions reach the device.
     pub(super) fn carries_traffic(&self) -> bool {
-        self.sc.enabled() && !self.debug.enabled && !self.sc.suspend() && !self.sc.reset()
+        let signals = test_mode::SIGNALS.contains(&self.sc.test());
+        let idle = self.sc.suspend() || self.sc.reset() || self.debug.enabled || signals;
+        self.sc.enabled() && !idle
+    }
+
+    /// Whether there is a change that software has not acknowledged, or a device that asks to resume
+    /// (EHCI 1.1, USBSTS 31:16).
+    pub(super) fn has_news(&self) -> bool {
+        u32::from(self.sc) & PortSc::CHANGES != 0 || self.woken
+    }
+
+    /// When a resume from L1 is to be ended.
+    pub(super) fn resume_ends(&self) -> Option<Time> {
+        self.resume_ends
     }
 
     /// Whether the debug port's transactions reach the device. Software may well have cleared PE.
@@ -172,9 +221,12 @@ impl RootPort {
         self.link.take_ready()
     }
 
-    /// Looks at the socket: plugging and remote wakeup.
-    pub(super) fn poll(&mut self, configured: bool) -> PortEvents {
+    /// Looks at the socket: plugging and remote wakeup; and at the clock.
+    pub(super) fn poll(&mut self, configured: bool, now: Time) -> PortEvents {
         let mut events = PortEvents::default();
+        if self.resume_ends.is_some_and(|end| now >= end) {
+            self.finish_resume();
+        }
         let view = self.link.view();
         if view.generation != self.generation {
             let was_occupied = self.occupied;
@@ -201,6 +253,7 @@ impl RootPort {
         if self.link.take_remote_wakeup() && self.sc.enabled() && self.sc.suspend() {
             if !self.sc.force_resume() {
                 self.sc.set_force_resume(true);
+                self.woken = true;
                 events.change = true;
             }
             events.wakeup = true;
@@ -216,7 +269,7 @@ impl RootPort {
     /// A write to PORTSC: the bits of `mask` become those of `value` (EHCI 2.3.9).
     ///
     /// What the write acknowledges is cleared first, so an event it causes stays visible.
-    pub(super) fn write(&mut self, value: u32, mask: u32, configured: bool) -> PortEvents {
+    pub(super) fn write(&mut self, value: u32, mask: u32, rules: &PortRules) -> PortEvents {
         let mut events = PortEvents::default();
         let before = self.sc;
         self.sc = PortSc::from(u32::from(before) & !(value & mask & PortSc::CHANGES));
@@ -225,7 +278,7 @@ impl RootPort {
         if wanted.power() != before.power() {
             events.merge(self.set_power(wanted.power()));
         }
-        if wanted.owner() != before.owner() && configured {
+        if wanted.owner() != before.owner() && rules.configured {
             events.merge(self.set_owner(wanted.owner()));
         }
         if before.enabled() && !wanted.enabled() && self.sc.enabled() {
@@ -236,15 +289,35 @@ impl RootPort {
             events.merge(self.set_reset(wanted.reset()));
         }
         if !self.sc.reset() {
-            events.merge(self.set_suspension(before, wanted));
+            events.merge(self.set_suspension(before, wanted, rules));
         }
         if self.sc.power() {
-            self.sc.set_test(wanted.test());
+            events.merge(self.set_test(wanted.test()));
             self.sc.set_wake_on_connect(wanted.wake_on_connect());
             self.sc.set_wake_on_disconnect(wanted.wake_on_disconnect());
             self.sc.set_wake_on_over_current(wanted.wake_on_over_current());
+            if rules.lpm.is_some() {
+                self.sc.set_suspend_using_l1(wanted.suspend_using_l1());
+                self.sc.set_device_address(wanted.device_address());
+            }
         }
         events
+    }
+
+    /// Port test modes (EHCI 4.14). Patterns are for an oscilloscope: what they mean here is that the
+    /// port carries nothing else. A port that is forced on is enabled as if its device had agreed to
+    /// high speed, which a device that did not cannot follow.
+    fn set_test(&mut self, mode: u8) -> PortEvents {
+        let before = self.sc.test();
+        self.sc.set_test(mode);
+        let entered = mode != before;
+        if entered && mode == test_mode::FORCE_ENABLE {
+            let speed = self.link.with(|function| function.speed());
+            let at_high_speed = speed.is_none_or(|speed| speed == Speed::High);
+            self.sc.set_enabled(self.sc.enabled() || (at_high_speed && !self.is_companions()));
+        }
+        let lost = entered && test_mode::SIGNALS.contains(&mode) && self.sc.enabled();
+        PortEvents { lost, ..PortEvents::default() }
     }
 
     /// Port power: without it the port shows nothing (EHCI 2.3.9, PP).
@@ -285,6 +358,13 @@ impl RootPort {
         self.sc.set_enabled(false);
         self.sc.set_suspend(false);
         self.sc.set_force_resume(false);
+        self.end_resume();
+    }
+
+    /// There is no resume to wait for any more.
+    fn end_resume(&mut self) {
+        self.woken = false;
+        self.resume_ends = None;
     }
 
     /// Whether the companion serves the port.
@@ -316,6 +396,7 @@ impl RootPort {
             self.sc.set_enabled(false);
             self.sc.set_suspend(false);
             self.sc.set_force_resume(false);
+            self.end_resume();
             return PortEvents { lost, ..PortEvents::default() };
         }
         if self.sc.current_connect() {
@@ -326,19 +407,50 @@ impl RootPort {
     }
 
     /// Suspend and resume by software (EHCI 4.3.1).
-    fn set_suspension(&mut self, before: PortSc, wanted: PortSc) -> PortEvents {
+    fn set_suspension(&mut self, before: PortSc, wanted: PortSc, rules: &PortRules) -> PortEvents {
+        let l1 = rules.lpm.filter(|_| wanted.suspend_using_l1());
         if before.force_resume() && !wanted.force_resume() {
-            self.sc.set_force_resume(false);
-            self.sc.set_suspend(false);
-            self.link.with(|function| function.suspension(Suspension::Resumed));
+            self.finish_resume();
         } else if wanted.suspend() && !self.sc.suspend() && self.sc.enabled() {
-            self.sc.set_suspend(true);
-            self.link.with(|function| function.suspension(Suspension::Suspended));
-            return PortEvents { lost: true, ..PortEvents::default() };
-        } else if wanted.force_resume() && self.sc.suspend() {
+            let sleeps = match l1 {
+                Some(resume) => self.ask_to_sleep(wanted.device_address(), resume),
+                None => {
+                    self.link.with(|function| function.suspension(Suspension::Suspended));
+                    true
+                }
+            };
+            self.sc.set_suspend(sleeps);
+            return PortEvents { lost: sleeps, ..PortEvents::default() };
+        } else if wanted.force_resume() && self.sc.suspend() && !self.sc.force_resume() {
             self.sc.set_force_resume(true);
+            // From L1 the controller ends the resume itself, unless software does so before.
+            self.resume_ends = l1.map(|resume| {
+                rules.now.after_micros(LinkSleep { resume, remote_wakeup: true }.resume_micros())
+            });
         }
         PortEvents::default()
+    }
+
+    /// Sends the token that asks the device at `address` to enter L1, and shows the answer (EHCI 1.1,
+    /// PORTSC 24:23); returns whether the device sleeps.
+    fn ask_to_sleep(&mut self, address: u8, resume: u8) -> bool {
+        let sleep = LinkSleep { resume, remote_wakeup: true };
+        let answer = self.link.with(|function| function.sleep(address, sleep)).unwrap_or_default();
+        self.sc.set_suspend_status(match answer {
+            LinkAnswer::Ack => 0,
+            LinkAnswer::NotYet => 1,
+            LinkAnswer::Stall => 2,
+            LinkAnswer::Silence => 3,
+        });
+        answer == LinkAnswer::Ack
+    }
+
+    /// Resume signalling ends: the device is awake.
+    fn finish_resume(&mut self) {
+        self.end_resume();
+        self.sc.set_force_resume(false);
+        self.sc.set_suspend(false);
+        self.link.with(|function| function.suspension(Suspension::Resumed));
     }
 
     /// Brings CCS up to date. `plugged` says that the device in the socket, if any, is a new one.

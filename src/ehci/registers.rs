@@ -1,8 +1,10 @@
 //! The register file (EHCI 2.2, 2.3).
 
 use super::controller::{EECP, Ehci};
-use super::ports::RootPort;
-use super::spec::{CAPLENGTH, HCIVERSION, HccParams, HcsParams, UsbCmd, debug, offset, usbsts};
+use super::ports::{PortRules, RootPort};
+use super::spec::{
+    CAPLENGTH, HCIVERSION, HCIVERSION_ADDENDUM, HccParams, HcsParams, UsbCmd, debug, offset, usbsts,
+};
 use crate::time::Time;
 
 /// FRINDEX 13:0.
@@ -46,7 +48,10 @@ impl Ehci {
 
     fn register(&self, at: u64, now: Time) -> u32 {
         match at {
-            offset::CAPLENGTH_HCIVERSION => u32::from(HCIVERSION) << 16 | CAPLENGTH as u32,
+            offset::CAPLENGTH_HCIVERSION => {
+                let version = if self.addendum { HCIVERSION_ADDENDUM } else { HCIVERSION };
+                u32::from(version) << 16 | CAPLENGTH as u32
+            }
             offset::HCSPARAMS => self.hcsparams().into(),
             offset::HCCPARAMS => self.hccparams().into(),
             offset::USBCMD => self.usbcmd.with_doorbell(self.doorbell).into(),
@@ -80,6 +85,10 @@ impl Ehci {
             .with_programmable_frame_list(true)
             .with_asynchronous_park(true)
             .with_eecp(EECP)
+            .with_hardware_prefetch(self.addendum)
+            .with_link_power_management(self.addendum)
+            .with_per_port_change(self.addendum)
+            .with_short_frame_list(self.addendum)
     }
 
     fn usbsts(&self) -> u32 {
@@ -132,11 +141,11 @@ impl Ehci {
                     self.port_event(0, events);
                     return;
                 }
-                let configured = self.configured;
+                let rules = self.port_rules(now);
                 if let Some(n) = self.port_at(at)
                     && let Some(port) = self.ports.get_mut(n)
                 {
-                    let events = port.write(value, mask, configured);
+                    let events = port.write(value, mask, &rules);
                     self.port_event(n, events);
                 }
             }
@@ -146,7 +155,8 @@ impl Ehci {
     fn write_usbcmd(&mut self, value: u32, mask: u32, now: Time) {
         let old = self.usbcmd;
         let merged = (u32::from(old) & !mask) | (value & mask);
-        let new = UsbCmd::from(merged & UsbCmd::WRITABLE);
+        let writable = if self.addendum { UsbCmd::WRITABLE_ADDENDUM } else { UsbCmd::WRITABLE };
+        let new = UsbCmd::from(merged & writable);
         if UsbCmd::from(value & mask).host_controller_reset() {
             self.reset_registers();
             return;
@@ -162,6 +172,11 @@ impl Ehci {
         if old.asynchronous_enable() && !new.asynchronous_enable() {
             self.stop_asynchronous();
         }
+    }
+
+    fn port_rules(&self, now: Time) -> PortRules {
+        let lpm = self.addendum.then(|| self.usbcmd.resume_duration());
+        PortRules { configured: self.configured, lpm, now }
     }
 
     fn write_configflag(&mut self, configured: bool) {

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// CAPLENGTH: where the operational registers begin (EHCI 2.2.1).
 pub(super) const CAPLENGTH: u64 = 0x20;
-/// HCIVERSION: 1.0, without the addendum (EHCI 2.2.2).
+/// HCIVERSION (EHCI 2.2.2): 1.0, and 1.1 with the addendum.
 pub(super) const HCIVERSION: u16 = 0x0100;
+pub(super) const HCIVERSION_ADDENDUM: u16 = 0x0110;
 
 /// Offsets in the register window (EHCI 2.2, 2.3).
 pub(super) mod offset {
@@ -74,11 +75,15 @@ pub(super) struct HccParams {
     pub isochronous_scheduling_threshold: u8,
     #[bits(8)]
     pub eecp: u8,
-    #[bits(16)]
+    pub hardware_prefetch: bool,
+    pub link_power_management: bool,
+    pub per_port_change: bool,
+    pub short_frame_list: bool,
+    #[bits(12)]
     __: u16,
 }
 
-/// USBCMD (EHCI 2.3.1). LHCRST and the fields of the addendum read 0: they are not implemented.
+/// USBCMD (EHCI 2.3.1). LHCRST reads 0: it is not implemented.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -95,11 +100,17 @@ pub(super) struct UsbCmd {
     pub park_count: u8,
     __: bool,
     pub park_enable: bool,
-    #[bits(4)]
-    __: u8,
+    /// Prefetch enables: there is nothing to fetch ahead here, so they are storage.
+    #[bits(3)]
+    pub prefetch: u8,
+    /// PPCEE (EHCI 1.1): USBSTS and USBINTR 31:16 are in use.
+    pub per_port_change_enable: bool,
     #[bits(8)]
     pub interrupt_threshold: u8,
-    #[bits(8)]
+    /// HIRD (EHCI 1.1): how long resume from L1 is signalled.
+    #[bits(4)]
+    pub resume_duration: u8,
+    #[bits(4)]
     __: u8,
 }
 
@@ -109,8 +120,31 @@ impl UsbCmd {
         Self::new().with_interrupt_threshold(8).with_park_enable(true).with_park_count(3)
     }
 
-    /// The bits a write stores as they are.
+    /// The bits a write stores as they are, without and with the addendum.
     pub(super) const WRITABLE: u32 = 0x00ff_0b3d;
+    pub(super) const WRITABLE_ADDENDUM: u32 = Self::WRITABLE | 0x0f00_f000;
+
+    /// Bit of the count of microframes whose change is a rollover (EHCI 2.3.4): 10 bits of index and 3
+    /// of microframes for 1,024 frames. The last code is that of the addendum's list of 32.
+    pub(super) fn rollover_bit(self) -> u32 {
+        match self.frame_list_size() {
+            0 => 13,
+            1 => 12,
+            2 => 11,
+            _ => 8,
+        }
+    }
+
+    /// Entries in the frame list.
+    pub(super) fn frame_list_entries(self) -> u32 {
+        1u32.wrapping_shl(self.rollover_bit().saturating_sub(3))
+    }
+
+    /// How many transactions in a row a queue head is allowed by park mode (EHCI 4.10.3.2). A count of
+    /// 0 is undefined and means 1 here.
+    pub(super) fn parked(self) -> u32 {
+        if self.park_enable() { self.park_count().max(1).into() } else { 1 }
+    }
 }
 
 /// USBSTS (EHCI 2.3.2). Bits 5:0 are events, with their enables at the same places in USBINTR.
@@ -122,6 +156,8 @@ pub(super) mod usbsts {
     pub(in super::super) const HOST_SYSTEM_ERROR: u32 = 1 << 4;
     pub(in super::super) const ASYNC_ADVANCE: u32 = 1 << 5;
     pub(in super::super) const EVENTS: u32 = 0x3f;
+    /// Where the bit of port 1 is (EHCI 1.1).
+    pub(in super::super) const FIRST_PORT: u32 = 16;
     pub(in super::super) const HC_HALTED: u32 = 1 << 12;
     pub(in super::super) const RECLAMATION: u32 = 1 << 13;
     pub(in super::super) const PERIODIC_STATUS: u32 = 1 << 14;
@@ -142,7 +178,8 @@ pub(super) struct PortSc {
     pub force_resume: bool,
     pub suspend: bool,
     pub reset: bool,
-    __: bool,
+    /// Suspend means L1 (EHCI 1.1).
+    pub suspend_using_l1: bool,
     #[bits(2)]
     pub line_status: u8,
     pub power: bool,
@@ -154,8 +191,19 @@ pub(super) struct PortSc {
     pub wake_on_connect: bool,
     pub wake_on_disconnect: bool,
     pub wake_on_over_current: bool,
-    #[bits(9)]
-    __: u16,
+    /// What the device said to the last request to sleep (EHCI 1.1).
+    #[bits(2)]
+    pub suspend_status: u8,
+    /// Whom such a request is addressed to (EHCI 1.1).
+    #[bits(7)]
+    pub device_address: u8,
+}
+
+/// Values of PORTSC's test field that this model acts on (EHCI 4.14).
+pub(super) mod test_mode {
+    /// Test_J_State, Test_K_State, Test_SE0_NAK, Test_Packet: the port sends a pattern and nothing else.
+    pub(in super::super) const SIGNALS: std::ops::RangeInclusive<u8> = 1..=4;
+    pub(in super::super) const FORCE_ENABLE: u8 = 5;
 }
 
 impl PortSc {

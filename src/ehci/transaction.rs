@@ -141,6 +141,11 @@ fn apply(
             overlay.halt();
             Again::No
         }
+        // No fault of the device, so CERR stays and the packet is repeated (EHCI 4.15.1.1.4).
+        Status::Error(BusError::HostBuffer) => {
+            overlay.token.set_data_buffer_error(true);
+            Again::NextMicroframe
+        }
         // The packet was acknowledged and dropped (USB 2.0, 8.6.3).
         Status::Error(BusError::ToggleMismatch) => Again::NextMicroframe,
         Status::Error(_) => {

@@ -507,6 +507,8 @@ pub enum ConditionCode {
     DataOverrun = 8,
     /// Less data than asked for.
     DataUnderrun = 9,
+    /// The controller could not reach memory in time.
+    BufferOverrun = 12,
 }
 
 impl From<BusError> for ConditionCode {
@@ -519,6 +521,7 @@ impl From<BusError> for ConditionCode {
             BusError::UnexpectedPid => Self::UnexpectedPid,
             BusError::ToggleMismatch => Self::DataToggleMismatch,
             BusError::Babble => Self::DataOverrun,
+            BusError::HostBuffer => Self::BufferOverrun,
         }
     }
 }

@@ -3,7 +3,10 @@
 use crate::snapshot::{RestoreError, SaveError, State};
 use crate::time::Time;
 
-use super::{Description, EndpointAddress, Notifier, Outcome, SetupPacket, Transfer, UsbHub};
+use super::{
+    Description, EndpointAddress, LinkAnswer, LinkSleep, Notifier, Outcome, SetupPacket, Transfer,
+    UsbHub,
+};
 
 /// The answer to a class or vendor request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +87,13 @@ pub trait UsbDevice: Send {
     /// The device as a hub, if it is one.
     fn as_hub(&mut self) -> Option<&mut dyn UsbHub> {
         None
+    }
+
+    /// The host asks the device to sleep for a short time; [`suspension`](Self::suspension) tells of the
+    /// end. By default the device knows nothing of that.
+    fn sleep(&mut self, sleep: LinkSleep) -> LinkAnswer {
+        let _ = sleep;
+        LinkAnswer::Silence
     }
 
     /// The bus went idle or came back.

@@ -10,8 +10,8 @@ use self::watch::Watch;
 use super::control::{ControlPipe, Step};
 use super::{
     BusError, Configuration, Control, DeviceStatistics, Direction, Endpoint, EndpointAddress,
-    Notifier, Observer, Outcome, Pid, Recipient, RequestType, SetupPacket, Speed, Status,
-    Suspension, Toggle, Transfer, TransferType, UsbDevice, request,
+    LinkAnswer, LinkSleep, Notifier, Observer, Outcome, Pid, Recipient, RequestType, SetupPacket,
+    Speed, Status, Suspension, Toggle, Transfer, TransferType, UsbDevice, request,
 };
 use crate::journal::Lines;
 use crate::time::Time;
@@ -53,6 +53,8 @@ pub struct Function {
     /// Endpoints of the present configuration and alternate settings.
     endpoints: Vec<Endpoint>,
     remote_wakeup: bool,
+    /// The device sleeps in L1 and may end that itself.
+    dozing: bool,
     halted: EndpointSet,
     /// Endpoints whose next packet is DATA1.
     toggles: EndpointSet,
@@ -86,6 +88,7 @@ impl Function {
             alternates: Vec::new(),
             endpoints: Vec::new(),
             remote_wakeup: false,
+            dozing: false,
             halted: EndpointSet::default(),
             toggles: EndpointSet::default(),
             pending: EndpointSet::default(),
@@ -151,13 +154,25 @@ impl Function {
         }
         self.address = 0;
         self.remote_wakeup = false;
+        self.dozing = false;
         self.control = ControlPipe::default();
         self.configure(0);
         self.speed
     }
 
+    /// The host asks whoever has `address` on this stretch of the bus to sleep (USB 2.0 LPM addendum).
+    pub fn sleep(&mut self, address: u8, sleep: LinkSleep) -> LinkAnswer {
+        if self.address != address {
+            return LinkAnswer::Silence;
+        }
+        let answer = self.device.sleep(sleep);
+        self.dozing = answer == LinkAnswer::Ack && sleep.remote_wakeup;
+        answer
+    }
+
     /// The bus went idle for the device or came back.
     pub fn suspension(&mut self, suspension: Suspension) {
+        self.dozing = false;
         self.device.suspension(suspension);
     }
 

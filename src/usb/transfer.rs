@@ -109,6 +109,9 @@ pub enum BusError {
     ToggleMismatch,
     /// The device sent more than was asked for.
     Babble,
+    /// The host's memory was too slow: an IN packet was dropped without an acknowledgement, or an OUT
+    /// packet was broken off. The device is not to blame, and saw nothing that counts.
+    HostBuffer,
 }
 
 /// How a transfer ended, after `Outcome::bytes` good bytes.

@@ -4,9 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vm_usb::usb::{
-    BusError, Configuration, Control, Description, Endpoint, EndpointAddress, Interface, Notifier,
-    Outcome, Pid, SetupPacket, Speed, Speeds, Status, Suspension, Toggle, Transfer, TransferType,
-    UsbDevice,
+    BusError, Configuration, Control, Description, Endpoint, EndpointAddress, Interface,
+    LinkAnswer, LinkSleep, Notifier, Outcome, Pid, SetupPacket, Speed, Speeds, Status, Suspension,
+    Toggle, Transfer, TransferType, UsbDevice,
 };
 
 /// One answer of an endpoint.
@@ -41,6 +41,8 @@ pub enum Seen {
     Cancel(EndpointAddress),
     Configured(u8),
     Suspension(Suspension),
+    /// The request to sleep in L1.
+    Sleep(LinkSleep),
     Request(SetupPacket, Vec<u8>),
 }
 
@@ -53,6 +55,8 @@ struct Script {
     /// Answers to class and vendor requests, in order; used up means STALL.
     requests: VecDeque<Vec<u8>>,
     notifier: Option<Notifier>,
+    /// The answer to requests to sleep.
+    sleep: LinkAnswer,
 }
 
 /// The test's hold on a [`Scripted`] device, wherever it is plugged in.
@@ -74,6 +78,11 @@ impl Controls {
     /// Appends an answer to a class or vendor request.
     pub fn answer_request(&self, data: &[u8]) {
         self.script().requests.push_back(data.to_vec());
+    }
+
+    /// Sets the answer to requests to sleep in L1.
+    pub fn answer_sleep(&self, answer: LinkAnswer) {
+        self.script().sleep = answer;
     }
 
     /// Forgets the answers an endpoint has left.
@@ -263,6 +272,12 @@ impl UsbDevice for Scripted {
 
     fn cancel(&mut self, endpoint: EndpointAddress) {
         self.controls.script().seen.push(Seen::Cancel(endpoint));
+    }
+
+    fn sleep(&mut self, sleep: LinkSleep) -> LinkAnswer {
+        let mut script = self.controls.script();
+        script.seen.push(Seen::Sleep(sleep));
+        script.sleep
     }
 
     fn suspension(&mut self, suspension: Suspension) {

@@ -246,24 +246,36 @@ fn ehci_async_13_a_queue_head_linked_to_itself_works() {
     assert_eq!(rig.packets().len(), 30);
 }
 
-#[test]
-fn ehci_async_14_park_mode_does_not_starve_the_other_queue() {
-    // A transfer is carried out as a whole, so three packets in a row need no park mode; with it or
-    // without, the other queue's turn comes after one qTD.
-    for park in [0, 0xb00] {
-        let mut rig = Rig::new();
-        let command = rig.read(reg::USBCMD) & !0xb00;
-        rig.write(reg::USBCMD, command | park);
-        let buffer = rig.buffer(1536);
-        let mut queues = [OUT1, OUT2].map(|endpoint| rig.open(endpoint, 0));
-        rig.halt();
-        for queue in &mut queues {
-            rig.submit(queue, &[Td::new(Pid::Out, buffer, 1536); 4]);
-        }
-        rig.resume();
-        rig.driver.machine.advance_millis(1);
-        let order: Vec<u8> = rig.packets().iter().map(|p| p.endpoint).collect();
-        assert_eq!(order.len(), 8);
-        assert!(order.windows(2).all(|pair| pair[0] != pair[1]), "{order:?}");
+/// Two queues with eight qTDs each, the first ones given their work at once; which endpoint was served
+/// when.
+fn order_with_park(park: u32, tds: usize) -> Vec<u8> {
+    let mut rig = Rig::new();
+    let command = rig.read(reg::USBCMD) & !0xb00;
+    rig.write(reg::USBCMD, command | park);
+    let buffer = rig.buffer(512);
+    let mut queues = [OUT1, OUT2].map(|endpoint| rig.open(endpoint, 0));
+    rig.halt();
+    for queue in &mut queues {
+        rig.submit(queue, &vec![Td::new(Pid::Out, buffer, 512); tds]);
     }
+    rig.resume();
+    rig.driver.machine.advance_millis(1);
+    rig.packets().iter().map(|p| p.endpoint).collect()
+}
+
+/// How often in a row the same endpoint was served.
+fn rows(order: &[u8]) -> Vec<usize> {
+    order.chunk_by(|a, b| a == b).map(<[u8]>::len).collect()
+}
+
+#[test]
+fn ehci_async_14_park_mode_gives_a_queue_head_some_packets_in_a_row() {
+    const ENABLE: u32 = 1 << 11;
+    for (park, row) in [(0, 1), (3 << 8, 1), (ENABLE, 1), (ENABLE | 1 << 8, 1)] {
+        assert_eq!(rows(&order_with_park(park, 4)), vec![row; 8], "{park:#x}");
+    }
+    assert_eq!(rows(&order_with_park(ENABLE | 2 << 8, 4)), [2; 4]);
+    assert_eq!(rows(&order_with_park(ENABLE | 3 << 8, 6)), [3; 4]);
+    // It ends early with the work.
+    assert_eq!(rows(&order_with_park(ENABLE | 3 << 8, 4)), [3, 3, 1, 1]);
 }

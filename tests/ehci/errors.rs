@@ -209,6 +209,42 @@ fn ehci_err_9_pulling_the_device_out_ends_its_transfers() {
 }
 
 #[test]
+fn ehci_err_10_memory_that_is_too_slow_costs_a_repetition_and_no_error() {
+    let mut rig = Rig::new();
+    let buffer = rig.buffer(512);
+    let mut queue = rig.open(IN1, 0);
+    let slow = || Answer::Error(BusError::HostBuffer);
+    // Oftener than CERR would stand.
+    rig.controls.answer(IN1, [slow(), slow(), slow(), slow(), Answer::Data(pattern(512))]);
+    let qtd = rig.submit(&mut queue, &[Td::new(Pid::In, buffer, 512).ioc()])[0];
+    rig.driver.machine.advance_millis(2);
+    let packets = rig.packets();
+    assert_eq!(packets.len(), 5);
+    assert!(packets.iter().all(|p| p.toggle == packets[0].toggle), "the same packet each time");
+    let t = rig.token(qtd);
+    assert!(is_done(t));
+    assert_ne!(t & token::BUFFER_ERROR, 0);
+    assert_eq!((t & token::ERROR, token::cerr(t), token::total(t)), (0, 3, 0));
+    assert_eq!(rig.driver.machine.bytes(buffer, 512), pattern(512));
+    assert_eq!(rig.driver.take_events(), sts::INT, "no USBERRINT");
+}
+
+#[test]
+fn ehci_err_10_an_out_packet_that_broke_off_is_repeated_too() {
+    let mut rig = Rig::new();
+    let buffer = rig.buffer_of(&pattern(512));
+    let mut queue = rig.open(OUT1, 0);
+    rig.controls.answer(OUT1, [Answer::Error(BusError::HostBuffer)]);
+    let qtd = rig.submit(&mut queue, &[Td::new(Pid::Out, buffer, 512)])[0];
+    rig.driver.machine.advance_millis(1);
+    let t = rig.token(qtd);
+    assert!(is_done(t));
+    assert_eq!((t & token::BUFFER_ERROR, token::cerr(t)), (token::BUFFER_ERROR, 3));
+    assert_eq!(rig.controls.take_received(OUT1), pattern(512));
+    assert_eq!(rig.driver.take_events(), 0);
+}
+
+#[test]
 fn ehci_err_11_setup_cannot_be_refused() {
     // A device whose endpoint 0 does not take the packet: its SETUP is of the wrong length, which
     // nobody acknowledges; a NAK from a real device counts the same.

@@ -9,6 +9,7 @@ mod driver;
 mod pci;
 mod rig;
 
+mod addendum;
 mod addressing;
 mod asynchronous;
 mod capabilities;

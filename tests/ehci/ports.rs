@@ -310,6 +310,39 @@ fn ehci_port_17_wake_enables_and_test_field_are_stored() {
 }
 
 #[test]
+fn a_port_that_sends_test_patterns_sends_nothing_else() {
+    for mode in 1..=4u32 {
+        let mut rig = Rig::new();
+        let buffer = rig.buffer(64);
+        let mut queue = rig.open(OUT1, 0);
+        rig.driver.set_port(0, mode << 16, 0);
+        let qtd = rig.submit(&mut queue, &[Td::new(Pid::Out, buffer, 64)])[0];
+        rig.driver.machine.advance_millis(2);
+        assert_eq!(rig.packets(), []);
+        assert_ne!(rig.token(qtd) & token::ERROR, 0, "nobody answers");
+        // A reset of the controller ends it (EHCI 4.14).
+        rig.write(reg::USBCMD, cmd::RESET);
+        assert_eq!(rig.driver.port(0) >> 16 & 0xf, 0);
+    }
+}
+
+#[test]
+fn a_port_can_be_forced_on() {
+    let mut rig = Rig::new();
+    // With nothing plugged in, as for a look at the signals of the port.
+    rig.halt();
+    rig.driver.set_port(1, 5 << 16, 0);
+    assert_ne!(rig.driver.port(1) & port::ENABLED, 0);
+    assert_eq!(rig.driver.port(0) >> 16 & 0xf, 0, "no other port is touched");
+    // A device that never agreed to high speed does not follow.
+    let (mut driver, ports) = shared(1);
+    plug(&ports[0], Speed::Full);
+    driver.machine.run();
+    driver.set_port(0, 5 << 16, 0);
+    assert_eq!(driver.port(0) & port::ENABLED, 0);
+}
+
+#[test]
 fn ehci_port_18_unplugging_in_the_middle_of_a_reset() {
     let mut rig = Rig::new();
     rig.driver.set_port(0, port::RESET, port::ENABLED);

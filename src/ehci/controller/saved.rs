@@ -26,6 +26,7 @@ struct EhciState {
     ports: Vec<SavedPort>,
     companion: bool,
     wide: bool,
+    addendum: bool,
     usbcmd: UsbCmd,
     segment: u32,
     configured: bool,
@@ -47,6 +48,7 @@ impl Snapshot for Ehci {
             ports,
             companion,
             wide,
+            addendum,
             usbcmd,
             segment,
             configured,
@@ -77,9 +79,10 @@ impl Snapshot for Ehci {
             journal: _,
         } = self;
         let state = EhciState {
-            ports: ports.iter().map(|port| port.save()).collect(),
+            ports: ports.iter().map(|port| port.save(now)).collect(),
             companion: *companion,
             wide: *wide,
+            addendum: *addendum,
             usbcmd: *usbcmd,
             segment: *segment,
             configured: *configured,
@@ -102,6 +105,7 @@ impl Snapshot for Ehci {
             ports,
             companion,
             wide,
+            addendum,
             usbcmd,
             segment,
             configured,
@@ -116,15 +120,19 @@ impl Snapshot for Ehci {
             last_microframe,
             wakeup,
         } = state.to(KIND)?;
-        let build = |ports: usize, companion, wide, debug: bool| {
+        let build = |ports: usize, companion, wide, addendum, debug: bool| {
             let companion = if companion { "a companion" } else { "no companion" };
             let bits = if wide { 64 } else { 32 };
             let debug = if debug { "a debug port" } else { "no debug port" };
-            format!("{ports} ports, {companion}, {bits}-bit addresses and {debug}")
+            let revision = if addendum { "1.1" } else { "1.0" };
+            format!(
+                "revision {revision}, {ports} ports, {companion}, {bits}-bit addresses and {debug}"
+            )
         };
+        let debug_port = self.debug.is_some();
         RestoreError::same(
-            build(ports.len(), companion, wide, debug.is_some()),
-            build(self.ports.len(), self.companion, self.wide, self.debug.is_some()),
+            build(ports.len(), companion, wide, addendum, debug.is_some()),
+            build(self.ports.len(), self.companion, self.wide, self.addendum, debug_port),
         )?;
         let clock = clock.restored(now);
         let moments = [clock.microframe(now), next_microframe, last_microframe];
@@ -133,7 +141,7 @@ impl Snapshot for Ehci {
         RestoreError::check(periodic.entries <= 1024, "no frame list is that long")?;
         self.forget_transfers();
         for (port, state) in self.ports.iter_mut().zip(ports) {
-            port.restore(state);
+            port.restore(state, now);
         }
         self.usbcmd = usbcmd;
         self.segment = segment;

@@ -85,7 +85,8 @@ impl Function {
 
     /// Whether the device, suspended, signals resume, now that it or one behind it asked for it.
     pub(crate) fn resumes(&mut self) -> bool {
-        let enabled = self.remote_wakeup;
+        // Leave to wake from L1 comes with each request to sleep, not as a feature.
+        let enabled = self.remote_wakeup || self.dozing;
         self.device.as_hub().map_or(enabled, |hub| hub.resumes(enabled))
     }
 }

@@ -56,6 +56,7 @@ pub(crate) struct FunctionState {
     configuration: u8,
     alternates: Vec<(u8, u8)>,
     remote_wakeup: bool,
+    dozing: bool,
     halted: u32,
     toggles: u32,
     control: ControlPipe,
@@ -85,6 +86,7 @@ impl Function {
             // Follows from the settings.
             endpoints: _,
             remote_wakeup,
+            dozing,
             halted,
             toggles,
             // Withdrawn: the transfer will be offered again.
@@ -101,6 +103,7 @@ impl Function {
             configuration: *configuration,
             alternates: alternates.clone(),
             remote_wakeup: *remote_wakeup,
+            dozing: *dozing,
             halted: halted.0,
             toggles: toggles.0,
             control: control.clone(),
@@ -116,6 +119,7 @@ impl Function {
             configuration,
             alternates,
             remote_wakeup,
+            dozing,
             halted,
             toggles,
             control,
@@ -143,6 +147,7 @@ impl Function {
         }
         self.collect_endpoints();
         self.remote_wakeup = *remote_wakeup;
+        self.dozing = *dozing;
         self.halted = EndpointSet(*halted);
         self.toggles = EndpointSet(*toggles);
         self.control = control.clone();
