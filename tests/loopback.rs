@@ -2,16 +2,20 @@
 
 mod driver;
 
+use std::num::NonZeroUsize;
+
 use driver::direct::DirectHost;
 use driver::enumerate::{Enumerated, clear_halt, device_request, enumerate};
 use driver::host::{HostDriver, Pipe, TransferError};
-use vm_usb::devices::loopback::{Counters, ECHO, Loopback, Pattern};
+use vm_usb::devices::loopback::{Counters, ECHO, Isochronous, Loopback, LoopbackOptions, Pattern};
+use vm_usb::time::Time;
 use vm_usb::usb::{
-    EndpointAddress, Outcome, Pid, Readiness, SetupPacket, Speed, Status, Toggle, Transfer, request,
+    EndpointAddress, Outcome, Pid, Readiness, SetupPacket, Speed, Status, Toggle, Transfer,
+    UsbDevice, request,
 };
 
-fn plug(speed: Speed, pattern: Pattern) -> (DirectHost, Enumerated, Counters) {
-    let device = Loopback::new(pattern);
+fn plug(speed: Speed, options: impl Into<LoopbackOptions>) -> (DirectHost, Enumerated, Counters) {
+    let device = Loopback::new(options);
     let counters = device.counters();
     let mut host = DirectHost::new(speed, device);
     let enumerated = enumerate(&mut host, 0, 9).unwrap();
@@ -149,6 +153,47 @@ fn setting_1_has_an_isochronous_pair() {
     assert_eq!((counters.sent(), counters.received()), (1024, 1024));
 }
 
+#[test]
+fn the_isochronous_pair_can_be_a_cameras_or_one_that_fits_a_translators_frame() {
+    let max_packets = |isochronous, speed| {
+        let options = LoopbackOptions { isochronous, ..LoopbackOptions::default() };
+        let (_, enumerated, _) = plug(speed, options);
+        let interface = enumerated.interfaces.iter().find(|i| i.alternate == 1).unwrap();
+        let pair = interface.endpoints.iter().filter(|e| e.attributes == ISOCHRONOUS);
+        pair.map(|e| (e.max_packet, e.interval)).collect::<Vec<_>>()
+    };
+    let camera = Isochronous::new(1024, 3, 1).unwrap();
+    assert_eq!(max_packets(camera, Speed::High), [(0x1400, 1); 2]);
+    assert_eq!(max_packets(camera, Speed::Full), [(1023, 1); 2]);
+    let small = Isochronous::new(752, 1, 4).unwrap();
+    assert_eq!(max_packets(small, Speed::Full), [(752, 4); 2]);
+    for (packet, packets, interval) in
+        [(0, 1, 1), (1025, 1, 1), (8, 0, 1), (8, 4, 1), (8, 1, 0), (8, 1, 17)]
+    {
+        assert_eq!(Isochronous::new(packet, packets, interval), None);
+    }
+}
+
+#[test]
+fn a_source_of_messages_ends_each_with_a_short_packet() {
+    let messages =
+        |bytes| LoopbackOptions { message: NonZeroUsize::new(bytes), ..LoopbackOptions::default() };
+    let (mut host, enumerated, _) = plug(Speed::High, messages(1500));
+    let (input, _) = pipes(&enumerated, 0, BULK);
+    for _ in 0..3 {
+        assert_eq!(host.receive(&input, 20 << 10).unwrap().len(), 1500);
+    }
+    // A host that asks for less gets the message in pieces.
+    let lengths = [1024, 512, 1024].map(|asked| host.receive(&input, asked).unwrap().len());
+    assert_eq!(lengths, [1024, 476, 1024]);
+
+    let (mut host, enumerated, _) = plug(Speed::High, messages(1024));
+    let (input, _) = pipes(&enumerated, 0, BULK);
+    assert_eq!(host.receive(&input, 4096).unwrap().len(), 1024);
+    let lengths = [1024, 1024, 1024].map(|asked| host.receive(&input, asked).unwrap().len());
+    assert_eq!(lengths, [1024, 0, 1024], "an empty packet ends a message of whole ones");
+}
+
 /// The device in its other configuration.
 fn echo() -> (DirectHost, Pipe, Pipe) {
     let (mut host, enumerated, _) = plug(Speed::High, Pattern::Zeros);
@@ -213,4 +258,31 @@ fn transfers_without_bytes_do_not_pile_up_without_end() {
         assert!(host.receive(&input, 512).unwrap().is_empty());
     }
     host.send(&output, &[1]).unwrap();
+}
+
+#[test]
+fn a_message_is_ended_by_the_device_it_is_restored_into() {
+    let messages =
+        |bytes| LoopbackOptions { message: NonZeroUsize::new(bytes), ..LoopbackOptions::default() };
+    let send = |device: &mut Loopback| {
+        let mut buffer = vec![0; 1024];
+        let mut transfer = Transfer {
+            pid: Pid::In,
+            endpoint: 1,
+            max_packet: 512,
+            toggle: Toggle::Data0,
+            now: Time::ZERO,
+            buffer: &mut buffer,
+        };
+        device.transfer(EndpointAddress::r#in(1), &mut transfer).bytes
+    };
+    let mut first = Loopback::new(messages(1500));
+    first.configured(3);
+    assert_eq!(send(&mut first), 1024);
+    let state = first.save(Time::ZERO).unwrap();
+    let mut second = Loopback::new(messages(1500));
+    second.restore(&state, Time::ZERO).unwrap();
+    assert_eq!(send(&mut second), 476);
+    let refused = Loopback::new(messages(1000)).restore(&state, Time::ZERO).unwrap_err();
+    assert!(refused.to_string().contains("messages of 1500 bytes"), "{refused}");
 }

@@ -5,12 +5,14 @@
 //!
 //! * **Source and sink** (value 3). Setting 0 of its interface has a bulk source (IN) and a bulk sink
 //!   (OUT), setting 1 an isochronous pair besides, setting 2 an interrupt pair besides. A source is
-//!   always ready with whole packets; a sink takes everything, and halts at a byte that does not fit
-//!   the [`Pattern`]. Control requests 0x5b and 0x5c write and read back a buffer.
+//!   always ready with whole packets, or with messages that each end in a short one; a sink takes
+//!   everything, and halts at a byte that does not fit the [`Pattern`]. Control requests 0x5b and 0x5c
+//!   write and read back a buffer.
 //! * **Echo** (value 2): what arrives on the bulk OUT endpoint leaves on the bulk IN endpoint, cut into
 //!   the same transfers. At most [`ECHO`] bytes wait; then OUT is not ready.
 
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -74,6 +76,62 @@ impl Pattern {
     }
 }
 
+/// Size and rate of the isochronous pair: `isoc_maxpacket=`, `isoc_mult=` and `isoc_interval=` of `g_zero`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Isochronous {
+    packet: u16,
+    packets: u8,
+    interval: u8,
+}
+
+impl Isochronous {
+    /// Up to `packets` packets (1 to 3) of `packet` bytes (1 to 1024) every 2^(`interval` - 1)
+    /// microframes (1 to 16), as bInterval has it. At full speed these are frames, and there is one
+    /// packet of at most 1023 bytes. `None` if a value is not in its range.
+    ///
+    /// `Isochronous::new(1024, 3, 1)` is the most there is, 24 MB/s: that of a camera.
+    pub fn new(packet: u16, packets: u8, interval: u8) -> Option<Self> {
+        let valid = (1..=1024).contains(&packet)
+            && (1..=3).contains(&packets)
+            && (1..=16).contains(&interval);
+        valid.then_some(Self { packet, packets, interval })
+    }
+
+    /// wMaxPacketSize.
+    fn max_packet(self, speed: Speed) -> u16 {
+        match speed {
+            Speed::High => self.packet | u16::from(self.packets.saturating_sub(1)) << 11,
+            _ => self.packet.min(1023),
+        }
+    }
+}
+
+impl Default for Isochronous {
+    /// One packet of the largest size every millisecond, at full speed every eighth: two endpoints of
+    /// 1023 bytes do not fit one frame.
+    fn default() -> Self {
+        Self { packet: 1024, packets: 1, interval: 4 }
+    }
+}
+
+/// What a [`Loopback`] device is to be like; a [`Pattern`] alone is enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoopbackOptions {
+    /// The data of sources and sinks.
+    pub pattern: Pattern,
+    /// The bulk source sends messages of this many bytes, each ended by a short packet, as a network
+    /// adapter does; endless data if `None`.
+    pub message: Option<NonZeroUsize>,
+    /// The isochronous pair.
+    pub isochronous: Isochronous,
+}
+
+impl From<Pattern> for LoopbackOptions {
+    fn from(pattern: Pattern) -> Self {
+        Self { pattern, ..Self::default() }
+    }
+}
+
 /// Bytes that went through a [`Loopback`] device's data endpoints; clones show the same numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Counters(Arc<Counts>);
@@ -100,8 +158,10 @@ impl Counters {
 #[derive(Debug)]
 pub struct Loopback {
     description: Description,
-    pattern: Pattern,
+    options: LoopbackOptions,
     configuration: u8,
+    /// Bytes of the bulk source's present message that are still to be sent.
+    unsent: Option<usize>,
     /// Data of the last control write.
     control: Vec<u8>,
     echo: Echo,
@@ -111,11 +171,13 @@ pub struct Loopback {
 
 impl Loopback {
     /// A device for high and full speed.
-    pub fn new(pattern: Pattern) -> Self {
+    pub fn new(options: impl Into<LoopbackOptions>) -> Self {
+        let options = options.into();
         Self {
-            description: description(),
-            pattern,
+            description: description(options.isochronous),
+            options,
             configuration: 0,
+            unsent: None,
             control: Vec::new(),
             echo: Echo::default(),
             notifier: None,
@@ -128,13 +190,21 @@ impl Loopback {
         self.counters.clone()
     }
 
-    /// Whole packets without end.
-    fn source(&self, transfer: &mut Transfer<'_>) -> Outcome {
-        let (len, outcome) = match transfer.room_for(usize::MAX) {
+    /// Whole packets without end, or the rest of a message.
+    fn source(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
+        let message = self.options.message.filter(|_| endpoint == BULK_IN).map(NonZeroUsize::get);
+        let unsent = self.unsent.or(message).unwrap_or(usize::MAX);
+        let (len, outcome) = match transfer.room_for(unsent) {
             Ok(len) => (len, Outcome::complete(len)),
             Err(babble) => (babble.bytes, babble),
         };
-        transfer.buffer.write(0, &self.pattern.bytes(len, transfer.max_packet));
+        transfer.buffer.write(0, &self.options.pattern.bytes(len, transfer.max_packet));
+        if message.is_some() {
+            // A message of whole packets is not over when its last byte is sent: an empty packet ends it.
+            let whole = len.checked_rem(transfer.max_packet.max(1).into()) == Some(0);
+            let filled = len == transfer.buffer.len();
+            self.unsent = (filled && whole).then(|| unsent.saturating_sub(len));
+        }
         outcome
     }
 
@@ -143,8 +213,8 @@ impl Loopback {
         let len = transfer.buffer.len();
         let mut bytes = vec![0; len];
         transfer.buffer.read(0, &mut bytes);
-        let expected = self.pattern.bytes(len, transfer.max_packet);
-        if self.pattern == Pattern::Unchecked || bytes == expected {
+        let expected = self.options.pattern.bytes(len, transfer.max_packet);
+        if self.options.pattern == Pattern::Unchecked || bytes == expected {
             return Outcome::complete(len);
         }
         let right = bytes.iter().zip(&expected).take_while(|(byte, expected)| byte == expected);
@@ -184,6 +254,7 @@ impl UsbDevice for Loopback {
     fn configured(&mut self, value: u8) {
         self.configuration = value;
         self.control.clear();
+        self.unsent = None;
         self.echo = Echo::default();
     }
 
@@ -211,7 +282,7 @@ impl UsbDevice for Loopback {
         let outcome = match (self.configuration, endpoint.is_in()) {
             (LOOPBACK, true) => self.echo.send(transfer),
             (LOOPBACK, false) => self.echo.receive(transfer),
-            (_, true) => self.source(transfer),
+            (_, true) => self.source(endpoint, transfer),
             (_, false) => self.sink(transfer),
         };
         self.announce();
@@ -222,7 +293,7 @@ impl UsbDevice for Loopback {
         // Nothing is checked: what was lost on the way is lost.
         let len = transfer.buffer.len();
         if transfer.pid == Pid::In {
-            transfer.buffer.write(0, &self.pattern.bytes(len, transfer.max_packet));
+            transfer.buffer.write(0, &self.options.pattern.bytes(len, transfer.max_packet));
         }
         self.count(transfer.pid, Outcome::complete(len))
     }
@@ -230,8 +301,9 @@ impl UsbDevice for Loopback {
     fn save(&self, _now: Time) -> Result<State, SaveError> {
         let Self {
             description: _,
-            pattern,
+            options: LoopbackOptions { pattern, message, isochronous: _ },
             configuration,
+            unsent,
             control,
             echo,
             notifier: _,
@@ -240,7 +312,9 @@ impl UsbDevice for Loopback {
         } = self;
         let state = LoopbackState {
             pattern: *pattern,
+            message: *message,
             configuration: *configuration,
+            unsent: *unsent,
             control: control.clone(),
             echo: echo.save(),
         };
@@ -248,13 +322,22 @@ impl UsbDevice for Loopback {
     }
 
     fn restore(&mut self, state: &State, _now: Time) -> Result<(), RestoreError> {
-        let LoopbackState { pattern, configuration, control, echo } = state.to(KIND)?;
+        let LoopbackState { pattern, message, configuration, unsent, control, echo } =
+            state.to(KIND)?;
         let name = |pattern| format!("the pattern {pattern:?}");
-        RestoreError::same(name(pattern), name(self.pattern))?;
+        RestoreError::same(name(pattern), name(self.options.pattern))?;
+        let name = |message: Option<NonZeroUsize>| match message {
+            Some(bytes) => format!("messages of {bytes} bytes"),
+            None => "endless data".to_owned(),
+        };
+        RestoreError::same(name(message), name(self.options.message))?;
+        let fits = unsent.is_none_or(|unsent| message.is_some_and(|all| unsent <= all.get()));
+        RestoreError::check(fits, "more of a message is left than there is")?;
         let short = u16::try_from(control.len()).is_ok();
         RestoreError::check(short, "no control transfer is so long")?;
         self.echo = Echo::restored(echo)?;
         self.configuration = configuration;
+        self.unsent = unsent;
         self.control = control;
         Ok(())
     }
@@ -268,7 +351,9 @@ const KIND: &str = "loopback";
 #[serde(deny_unknown_fields)]
 struct LoopbackState {
     pattern: Pattern,
+    message: Option<NonZeroUsize>,
     configuration: u8,
+    unsent: Option<usize>,
     #[serde(with = "hex::serde")]
     control: Vec<u8>,
     echo: Vec<EchoState>,
@@ -380,7 +465,7 @@ impl Echo {
     }
 }
 
-fn description() -> Description {
+fn description(isochronous: Isochronous) -> Description {
     Description {
         vendor: 0x0525,
         product: 0xa4a0,
@@ -391,18 +476,17 @@ fn description() -> Description {
         name: "Gadget Zero".into(),
         serial: "0123456789.0123456789.0123456789".into(),
         speeds: Speeds::High {
-            high: configurations(Speed::High),
-            full: configurations(Speed::Full),
+            high: configurations(Speed::High, isochronous),
+            full: configurations(Speed::Full, isochronous),
         },
     }
 }
 
-fn configurations(speed: Speed) -> Vec<Configuration> {
-    // An isochronous or interrupt pair moves a packet every millisecond, but at full speed an
-    // isochronous one every eighth: two endpoints of 1023 bytes do not fit one frame.
-    let (bulk, isochronous, interrupt_interval) = match speed {
-        Speed::High => (512, 1024, 4),
-        _ => (64, 1023, 1),
+fn configurations(speed: Speed, isochronous: Isochronous) -> Vec<Configuration> {
+    // An interrupt pair moves a packet every millisecond.
+    let (bulk, interrupt_interval) = match speed {
+        Speed::High => (512, 4),
+        _ => (64, 1),
     };
     let endpoint = |address, transfer_type, max_packet, interval| Endpoint {
         address,
@@ -414,8 +498,9 @@ fn configurations(speed: Speed) -> Vec<Configuration> {
         endpoint(BULK_IN, TransferType::Bulk, bulk, 0),
         endpoint(BULK_OUT, TransferType::Bulk, bulk, 0),
     ];
+    let (max_packet, interval) = (isochronous.max_packet(speed), isochronous.interval);
     let isochronous = [ISOCHRONOUS_IN, ISOCHRONOUS_OUT]
-        .map(|address| endpoint(address, TransferType::Isochronous, isochronous, 4));
+        .map(|address| endpoint(address, TransferType::Isochronous, max_packet, interval));
     let interrupt = [INTERRUPT_IN, INTERRUPT_OUT]
         .map(|address| endpoint(address, TransferType::Interrupt, 64, interrupt_interval));
     let interface = |alternate, name: &str, more: &[Endpoint]| Interface {

@@ -186,7 +186,9 @@ fn server(
         link.subscribe(doorbell.clone());
     }
     let (identity, controller): (_, Controller) = match options.kind {
-        ControllerKind::Ehci => (Identity::ehci(), Box::new(Ehci::new(links))),
+        ControllerKind::Ehci => {
+            (Identity::ehci(), Box::new(Ehci::new(links).with_prompt_commit(options.prompt_commit)))
+        }
         ControllerKind::Ohci => (Identity::ohci(), Box::new(Ohci::new(links).with_pacing(pacing))),
     };
     let placement = Placement { multi_function: ports.shared, ..Placement::default() };

@@ -1,11 +1,12 @@
 //! The command line.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use vm_usb::devices::hub::{HubOptions, MOST_PORTS, Translators};
-use vm_usb::devices::loopback::Pattern;
+use vm_usb::devices::loopback::{Isochronous, LoopbackOptions, Pattern};
 use vm_usb::usb::Speed;
 
 use crate::control::verbs::Verb;
@@ -87,13 +88,15 @@ impl Ctl {
 
 // Help texts of their own: in a documentation comment their brackets would be links.
 
-const CONTROLLER: &str =
-    "A host controller: (ehci|ohci),id=ID,socket=PATH[,ports=N][,companion-of=EHCI-ID]";
+const CONTROLLER: &str = "\
+A host controller: ehci,id=ID,socket=PATH[,ports=N][,prompt-commit=on|off] or
+ohci,id=ID,socket=PATH[,ports=N][,companion-of=EHCI-ID]. Without prompt-commit EHCI reports completions
+with the end of the frame, to show what reporting them at once gains";
 
 const DEVICE: &str = "\
 A device: storage,bus=BUS,file=PATH[,readonly=on], (keyboard|tablet),bus=BUS,
 printer,bus=BUS[,file=PATH], debug,bus=BUS[,file=PATH] (a console for port=1 of an ehci),
-loopback,bus=BUS[,pattern=zero|mod63|any], or
+loopback,bus=BUS[,pattern=zero|mod63|any][,message=BYTES][,iso-packet=1..1024][,iso-packets=1..3][,iso-interval=1..16], or
 hub,bus=BUS,id=ID[,ports=N][,speed=full|high][,tt=single|multiple]; and for each
 [,port=N][,id=ID][,speed=full]. BUS is the id of a controller, or of a hub named before";
 
@@ -137,6 +140,8 @@ pub struct ControllerOptions {
     pub ports: Option<u8>,
     /// The EHCI controller whose ports it shares.
     pub companion_of: Option<String>,
+    /// Whether EHCI reports completions at once.
+    pub prompt_commit: bool,
 }
 
 impl FromStr for ControllerOptions {
@@ -156,6 +161,10 @@ impl FromStr for ControllerOptions {
             companion_of: match kind {
                 ControllerKind::Ohci => options.take("companion-of"),
                 ControllerKind::Ehci => None,
+            },
+            prompt_commit: match kind {
+                ControllerKind::Ehci => options.switch("prompt-commit", true)?,
+                ControllerKind::Ohci => true,
             },
             ports: options.number("ports", 1..=15, "a controller has 1 to 15 ports")?,
             id: options.take("id").unwrap_or_default(),
@@ -197,7 +206,7 @@ pub enum DeviceKind {
         file: Option<PathBuf>,
     },
     /// A source and sink of test data.
-    Loopback(Pattern),
+    Loopback(LoopbackOptions),
     /// A hub.
     Hub(HubOptions),
 }
@@ -243,7 +252,7 @@ impl FromStr for DeviceOptions {
         let kind = match options.kind() {
             "storage" => {
                 let file = options.take("file");
-                let readonly = options.switch("readonly")?;
+                let readonly = options.switch("readonly", false)?;
                 let file = file.ok_or(OptionError::Missing("file"))?.into();
                 DeviceKind::Storage { file, readonly }
             }
@@ -251,7 +260,7 @@ impl FromStr for DeviceOptions {
             "tablet" => DeviceKind::Tablet,
             "printer" => DeviceKind::Printer { file: options.take("file").map(PathBuf::from) },
             "debug" => DeviceKind::Debug { file: options.take("file").map(PathBuf::from) },
-            "loopback" => DeviceKind::Loopback(pattern(&mut options)?),
+            "loopback" => DeviceKind::Loopback(loopback(&mut options)?),
             "hub" => DeviceKind::Hub(hub(&mut options)?),
             other => {
                 return Err(OptionError::Kind {
@@ -269,6 +278,21 @@ impl FromStr for DeviceOptions {
         }
         Ok(Self { kind, bus: bus.ok_or(OptionError::Missing("bus"))?, port, id, full_speed })
     }
+}
+
+/// What a source and sink is like.
+fn loopback(options: &mut Options) -> Result<LoopbackOptions, OptionError> {
+    let pattern = pattern(options)?;
+    let expected = "a message has 1 byte or more";
+    let message = options.number("message", 1..=usize::MAX, expected)?;
+    let packet = options.number("iso-packet", 1..=1024, "a packet has 1 to 1024 bytes")?;
+    let packets = options.number("iso-packets", 1..=3, "there are 1 to 3 packets at a time")?;
+    let interval = options.number("iso-interval", 1..=16, "say 1 to 16, as bInterval has it")?;
+    // One packet of the largest size every millisecond, unless said otherwise.
+    let isochronous =
+        Isochronous::new(packet.unwrap_or(1024), packets.unwrap_or(1), interval.unwrap_or(4))
+            .unwrap_or_default();
+    Ok(LoopbackOptions { pattern, message: message.and_then(NonZeroUsize::new), isochronous })
 }
 
 /// What a source sends and a sink accepts; zeros if not said.
@@ -333,6 +357,7 @@ mod tests {
                     socket: "/run/e.sock".into(),
                     ports: None,
                     companion_of: None,
+                    prompt_commit: true,
                 },
                 ControllerOptions {
                     kind: ControllerKind::Ohci,
@@ -340,6 +365,7 @@ mod tests {
                     socket: "/run/o.sock".into(),
                     ports: None,
                     companion_of: Some("e0".into()),
+                    prompt_commit: true,
                 },
             ]
         );
@@ -372,8 +398,12 @@ mod tests {
         assert_eq!(controller("ehci,socket=/s"), "id= is missing");
         assert_eq!(controller("ehci,id=e"), "socket= is missing");
         assert_eq!(
+            controller("ehci,id=e,socket=/s,prompt-commit=no"),
+            "prompt-commit=no: say on or off"
+        );
+        assert_eq!(
             controller("ehci,id=e,socket=/s,companion-of=f"),
-            "unknown option \"companion-of\"; there are ports, id, socket"
+            "unknown option \"companion-of\"; there are prompt-commit, ports, id, socket"
         );
         assert_eq!(
             controller("ohci,id=e,socket=/s,ports=16"),
@@ -393,7 +423,19 @@ mod tests {
         let debug = "debug,bus=e0,port=1".parse::<DeviceOptions>().unwrap();
         assert_eq!((debug.kind, debug.port), (DeviceKind::Debug { file: None }, Some(1)));
         let loopback = "loopback,bus=o0,pattern=mod63".parse::<DeviceOptions>().unwrap();
-        assert_eq!(loopback.kind, DeviceKind::Loopback(Pattern::Mod63));
+        assert_eq!(loopback.kind, DeviceKind::Loopback(Pattern::Mod63.into()));
+        let camera = "loopback,bus=e0,message=1500,iso-packets=3,iso-interval=1";
+        let expected = LoopbackOptions {
+            message: NonZeroUsize::new(1500),
+            isochronous: Isochronous::new(1024, 3, 1).unwrap(),
+            ..LoopbackOptions::default()
+        };
+        let camera = camera.parse::<DeviceOptions>().unwrap();
+        assert_eq!(camera.kind, DeviceKind::Loopback(expected));
+        assert_eq!(
+            device("loopback,bus=e0,iso-packets=4"),
+            "iso-packets=4: there are 1 to 3 packets at a time"
+        );
         assert_eq!(device("loopback,bus=o0,pattern=1"), "pattern=1: say zero, mod63 or any");
         assert_eq!(device("hub,bus=e0"), "id= is missing");
         assert_eq!(device("hub,bus=e0,id=h,ports=16"), "ports=16: a hub has 1 to 15 ports");

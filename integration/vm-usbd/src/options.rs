@@ -111,12 +111,12 @@ impl Options {
     ///
     /// # Errors
     /// If it is something else.
-    pub fn number(
+    pub fn number<T: FromStr + PartialOrd>(
         &mut self,
         key: &'static str,
-        range: std::ops::RangeInclusive<u8>,
+        range: std::ops::RangeInclusive<T>,
         expected: &'static str,
-    ) -> Result<Option<u8>, OptionError> {
+    ) -> Result<Option<T>, OptionError> {
         let Some(value) = self.take(key) else {
             return Ok(None);
         };
@@ -145,13 +145,13 @@ impl Options {
         }
     }
 
-    /// Takes the value of `key`, `on` or `off`; off if it is not there.
+    /// Takes the value of `key`, `on` or `off`; `default` if it is not there.
     ///
     /// # Errors
     /// If it is something else.
-    pub fn switch(&mut self, key: &'static str) -> Result<bool, OptionError> {
+    pub fn switch(&mut self, key: &'static str, default: bool) -> Result<bool, OptionError> {
         match self.take(key) {
-            None => Ok(false),
+            None => Ok(default),
             Some(value) => match &*value {
                 "on" => Ok(true),
                 "off" => Ok(false),
@@ -181,8 +181,9 @@ mod tests {
         let mut list: Options = "storage,file=/a,,b/c=d.img,readonly=on,port=3".parse().unwrap();
         assert_eq!(list.kind(), "storage");
         assert_eq!(list.require("file").unwrap(), "/a,b/c=d.img");
-        assert!(list.switch("readonly").unwrap());
-        assert_eq!(list.number("port", 1..=15, "a port").unwrap(), Some(3));
+        assert!(list.switch("readonly", false).unwrap());
+        assert!(list.switch("cached", true).unwrap(), "the default");
+        assert_eq!(list.number("port", 1..=15u8, "a port").unwrap(), Some(3));
         assert_eq!(list.require("bus"), Err(OptionError::Missing("bus")));
         list.finish().unwrap();
     }
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(error("ehci,id=a,id=b"), "id= is given twice");
         let mut list: Options = "ehci,sokcet=x,ports=99".parse().unwrap();
         assert_eq!(
-            list.number("ports", 1..=15, "there can be 1 to 15").unwrap_err().to_string(),
+            list.number("ports", 1..=15u8, "there can be 1 to 15").unwrap_err().to_string(),
             "ports=99: there can be 1 to 15"
         );
         assert_eq!(

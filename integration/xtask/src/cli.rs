@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 
 use guest_protocol::TestPattern;
 
-use crate::guest::{Interrupts, Kind, Maker, Pacing};
+use crate::guest::{Interrupts, Kind, Maker, Pacing, Wiring};
 use crate::lab_run::{Bench, Options};
 use crate::setup::{Kernel, Lab};
 use crate::tally::Tally;
@@ -128,6 +128,9 @@ enum Task {
         /// Which kind of controller.
         #[arg(long, value_enum, default_value = "ohci")]
         controller: ControllerKind,
+        /// How the device reaches it.
+        #[arg(long, value_enum, default_value = "direct")]
+        wiring: Wiring,
         /// How often; a tenth of it, or a fiftieth, for slow cases.
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         iterations: u32,
@@ -177,9 +180,10 @@ fn carry_out(task: Task) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Printer { guest, rounds } => Ok(verdict(printer::run(guest.options(), rounds)?)),
-        Task::Usbtest { guest, controller, iterations, pattern, cases } => {
+        Task::Usbtest { guest, controller, wiring, iterations, pattern, cases } => {
             let selection = Selection {
                 kind: controller.kind(),
+                wiring,
                 iterations,
                 pattern: pattern.pattern(),
                 only: cases,

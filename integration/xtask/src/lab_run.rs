@@ -19,6 +19,14 @@ pub(crate) struct Options {
     pub(crate) pacing: Option<Pacing>,
 }
 
+impl Default for Options {
+    /// The guest that the command line gives when nothing is said.
+    fn default() -> Self {
+        let (kernel, interrupts) = (Kernel::Bookworm, Interrupts::Msi);
+        Self { kernel, interrupts, memory: 512, pacing: None }
+    }
+}
+
 /// A lab with everything built that its guests need.
 pub(crate) struct Bench {
     pub(crate) lab: Lab,

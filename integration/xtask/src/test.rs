@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::acceptance::{self, Scenario};
+use crate::acceptance;
 use crate::guest::Maker;
 use crate::lab_run::Bench;
 use crate::setup::Lab;
@@ -72,12 +72,10 @@ fn guests() -> Result<Tally> {
     };
     let mut ready = Vec::new();
     for scenario in acceptance::ALL {
-        match scenario {
-            Scenario::Linux(kernel, _) if lab.kernel(kernel).is_err() => {
-                tally
-                    .skip(&scenario.name(), "its kernel is not in the cache and cannot be fetched");
-            }
-            _ => ready.push(scenario),
+        if scenario.kernel().is_some_and(|kernel| lab.kernel(kernel).is_err()) {
+            tally.skip(&scenario.name(), "its kernel is not in the cache and cannot be fetched");
+        } else {
+            ready.push(scenario);
         }
     }
     let bench = Bench::build(lab, &[Maker::Ours])?;

@@ -129,10 +129,7 @@ fn devices_are_right(inventory: &Inventory, controller: &Controller) -> Result<(
     ensure!(devices.len() == wanted, "{} of {wanted} devices are behind {address}", devices.len());
     for device in devices {
         let is_hub = device.drivers.iter().any(|driver| driver == "hub");
-        let speed = match controller.wiring {
-            Wiring::Translator if !is_hub => Kind::Ohci.speed(),
-            _ => controller.kind.speed(),
-        };
+        let speed = if is_hub { controller.kind.speed() } else { controller.device_speed() };
         ensure!(
             device.speed == speed,
             "{} runs at {} Mbit/s behind {}",

@@ -8,11 +8,13 @@ mod input;
 mod linux;
 
 use anyhow::Result;
+use guest_protocol::TestPattern;
 
-use crate::guest::{Interrupts, Kind, Maker, Rig};
-use crate::lab_run::Bench;
+use crate::guest::{Interrupts, Kind, Maker, Rig, Wiring};
+use crate::lab_run::{Bench, Options};
 use crate::setup::Kernel;
 use crate::tally::Tally;
+use crate::usbtest::{self, Selection};
 
 /// One guest and the checks made in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,23 +24,40 @@ pub(crate) enum Scenario {
     Hubs(Kernel),
     /// And those of EHCI at full speed.
     Translators(Kernel),
+    /// The kernel's own test of host controllers.
+    UsbTest(Kind, Wiring),
     Firmware(Kind),
     BareMetal,
 }
 
+/// Bulk and unlink cases of `usbtest` run this often here; `cargo xtask usbtest` runs them a thousand times.
+const USBTEST_ITERATIONS: u32 = 20;
+
 /// Every scenario.
-pub(crate) const ALL: [Scenario; 8] = [
+pub(crate) const ALL: [Scenario; 11] = [
     Scenario::Linux(Kernel::Bookworm, Interrupts::Msi),
     Scenario::Linux(Kernel::Bookworm, Interrupts::Intx),
     Scenario::Linux(Kernel::Backports, Interrupts::Msi),
     Scenario::Hubs(Kernel::Backports),
     Scenario::Translators(Kernel::Bookworm),
+    Scenario::UsbTest(Kind::Ohci, Wiring::Direct),
+    Scenario::UsbTest(Kind::Ehci, Wiring::Direct),
+    Scenario::UsbTest(Kind::Ehci, Wiring::Translator),
     Scenario::Firmware(Kind::Ehci),
     Scenario::Firmware(Kind::Ohci),
     Scenario::BareMetal,
 ];
 
 impl Scenario {
+    /// The kernel it boots.
+    pub(crate) fn kernel(self) -> Option<Kernel> {
+        match self {
+            Self::Linux(kernel, _) | Self::Hubs(kernel) | Self::Translators(kernel) => Some(kernel),
+            Self::UsbTest(..) => Some(Options::default().kernel),
+            Self::Firmware(_) | Self::BareMetal => None,
+        }
+    }
+
     pub(crate) fn name(self) -> String {
         match self {
             Self::Linux(kernel, Interrupts::Msi) => format!("{} kernel, MSI", kernel.name()),
@@ -49,6 +68,10 @@ impl Scenario {
             Self::Translators(kernel) => {
                 format!("{} kernel, devices behind translators", kernel.name())
             }
+            Self::UsbTest(kind, Wiring::Translator) => {
+                format!("usbtest, {}, behind a translator", kind.name().to_uppercase())
+            }
+            Self::UsbTest(kind, _) => format!("usbtest, {}", kind.name().to_uppercase()),
             Self::Firmware(Kind::Ehci) => "SeaBIOS, EHCI disk".to_owned(),
             Self::Firmware(Kind::Ohci) => "SeaBIOS, OHCI disk".to_owned(),
             Self::BareMetal => "bare-metal guest".to_owned(),
@@ -65,17 +88,31 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
             Scenario::Linux(kernel, interrupts) => {
                 linux::run(bench, maker, kernel, interrupts, &|rig| rig, &mut tally)?
             }
-            // QEMU's hub is a full-speed one, which its EHCI cannot use.
-            Scenario::Hubs(_) | Scenario::Translators(_) if maker == Maker::Qemu => {
+            // QEMU's hub is a full-speed one, which its EHCI cannot use, and it has no source and sink.
+            Scenario::Hubs(_) | Scenario::Translators(_) | Scenario::UsbTest(..)
+                if maker == Maker::Qemu =>
+            {
                 println!("        only ours");
             }
             Scenario::Hubs(kernel) => {
-                let wire = |rig: Rig| rig.behind_hubs(false);
+                let wire = |rig: Rig| rig.wired(Wiring::Hub);
                 linux::run(bench, maker, kernel, Interrupts::Msi, &wire, &mut tally)?
             }
             Scenario::Translators(kernel) => {
-                let wire = |rig: Rig| rig.behind_hubs(true);
+                let wire = |rig: Rig| rig.wired(Wiring::Translator);
                 linux::run(bench, maker, kernel, Interrupts::Msi, &wire, &mut tally)?
+            }
+            Scenario::UsbTest(kind, wiring) => {
+                let iterations = USBTEST_ITERATIONS;
+                let pattern = TestPattern::Mod63;
+                let selection = Selection { kind, wiring, iterations, pattern, only: Vec::new() };
+                let name = "the guest boots and its kernel never complained";
+                let mut cases = Tally::default();
+                tally.check(name, || {
+                    cases = usbtest::in_guest(bench, Options::default(), &selection)?;
+                    Ok("the log is clean".to_owned())
+                });
+                tally.add(cases);
             }
             Scenario::Firmware(kind) => firmware::run(bench, maker, kind, &mut tally)?,
             Scenario::BareMetal => bare_metal::run(bench, maker, &mut tally)?,

@@ -7,6 +7,6 @@ mod server;
 mod session;
 
 pub(crate) use machine::{Firmware, Interrupts};
-pub(crate) use rig::{Attachment, Controller, Kind, Maker, Rig, Wiring};
+pub(crate) use rig::{Attachment, Controller, Kind, Loopback, Maker, Rig, Wiring};
 pub(crate) use server::{Pacing, build as build_server};
 pub(crate) use session::{Guest, Start};

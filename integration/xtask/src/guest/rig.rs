@@ -29,12 +29,30 @@ pub(crate) enum Attachment {
     /// What it prints goes to this file. Ours only: QEMU has none.
     Printer(PathBuf),
     /// The source and sink that the kernel's `usbtest` wants. Ours only: QEMU has none.
-    Loopback(TestPattern),
+    Loopback(Loopback),
+}
+
+/// A source and sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Loopback {
+    pub(crate) pattern: TestPattern,
+    /// The bulk source's messages, each ended by a short packet, in bytes; endless data if `None`.
+    pub(crate) message: Option<u32>,
+    /// An isochronous packet's bytes, packets at a time, and bInterval; the device's own if `None`.
+    pub(crate) isochronous: Option<(u16, u8, u8)>,
+}
+
+impl Loopback {
+    /// The device as it is when nothing more is said.
+    pub(crate) fn plain(pattern: TestPattern) -> Self {
+        Self { pattern, message: None, isochronous: None }
+    }
 }
 
 /// How devices reach their controller. Hubs are ours only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Wiring {
+    /// In its own ports.
     Direct,
     /// Through a hub of the controller's speed.
     Hub,
@@ -109,6 +127,14 @@ impl Controller {
         format!("0000:00:{:02x}.0", self.slot)
     }
 
+    /// The signalling rate of its devices, hubs left out, in Mbit/s as sysfs writes it.
+    pub(crate) fn device_speed(&self) -> &'static str {
+        match self.wiring {
+            Wiring::Translator => Kind::Ohci.speed(),
+            _ => self.kind.speed(),
+        }
+    }
+
     /// What the devices are plugged into.
     pub(crate) fn bus(&self) -> String {
         if self.wiring == Wiring::Direct { self.id.to_owned() } else { format!("{}-hub", self.id) }
@@ -149,12 +175,13 @@ impl Rig {
         Self { controllers: vec![ehci, ohci] }
     }
 
-    /// The same with a hub in between everywhere; `translated`: EHCI's devices are full-speed ones.
-    pub(crate) fn behind_hubs(mut self, translated: bool) -> Self {
+    /// The same with this in between everywhere. Behind a translator are EHCI's devices only; OHCI's are behind a hub
+    /// then.
+    pub(crate) fn wired(mut self, wiring: Wiring) -> Self {
         for controller in &mut self.controllers {
-            controller.wiring = match controller.kind {
-                Kind::Ehci if translated => Wiring::Translator,
-                _ => Wiring::Hub,
+            controller.wiring = match (controller.kind, wiring) {
+                (Kind::Ohci, Wiring::Translator) => Wiring::Hub,
+                _ => wiring,
             };
         }
         self

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::machine::socket;
 use guest_protocol::TestPattern;
 
-use super::rig::{Attachment, Controller, Kind, Maker, Rig, Wiring};
+use super::rig::{Attachment, Controller, Kind, Loopback, Maker, Rig, Wiring};
 use crate::{progress, shell, workspace};
 
 /// How long a server may take to listen, and to end.
@@ -201,11 +201,26 @@ fn device_option(controller: &Controller, device: &Attachment) -> String {
         Attachment::Keyboard => ("keyboard", String::new()),
         Attachment::Tablet => ("tablet", String::new()),
         Attachment::Printer(file) => ("printer", format!(",file={}", file.display())),
-        Attachment::Loopback(TestPattern::Zero) => ("loopback", ",pattern=zero".to_owned()),
-        Attachment::Loopback(TestPattern::Mod63) => ("loopback", ",pattern=mod63".to_owned()),
+        Attachment::Loopback(loopback) => ("loopback", loopback_options(loopback)),
     };
     let speed = if controller.wiring == Wiring::Translator { ",speed=full" } else { "" };
     format!("{kind},bus={},id={}{rest}{speed}", controller.bus(), controller.device_id(device))
+}
+
+fn loopback_options(loopback: &Loopback) -> String {
+    let mut options = match loopback.pattern {
+        TestPattern::Zero => ",pattern=zero".to_owned(),
+        TestPattern::Mod63 => ",pattern=mod63".to_owned(),
+    };
+    if let Some(bytes) = loopback.message {
+        options.push_str(&format!(",message={bytes}"));
+    }
+    if let Some((packet, packets, interval)) = loopback.isochronous {
+        options.push_str(&format!(
+            ",iso-packet={packet},iso-packets={packets},iso-interval={interval}"
+        ));
+    }
+    options
 }
 
 #[cfg(test)]
@@ -227,16 +242,33 @@ mod tests {
     #[test]
     fn a_hub_comes_before_what_is_behind_it() {
         let disk = Attachment::Disk("/i/o.img".into());
-        let rig = Rig::single(Kind::Ohci, disk).behind_hubs(false);
+        let rig = Rig::single(Kind::Ohci, disk).wired(Wiring::Hub);
         let line = arguments(&rig, Path::new("/run/x"), None).join(" ");
         assert_eq!(
             line,
             "--controller ohci,id=o0,socket=/run/x/o0.sock --device hub,bus=o0,id=o0-hub,speed=full \
              --device storage,bus=o0-hub,id=o0-disk,file=/i/o.img"
         );
-        let rig = Rig::single(Kind::Ehci, Attachment::Tablet).behind_hubs(true);
+        let rig = Rig::single(Kind::Ehci, Attachment::Tablet).wired(Wiring::Translator);
         let line = arguments(&rig, Path::new("/run/x"), None).join(" ");
         assert!(line.ends_with("speed=high --device tablet,bus=e0-hub,id=e0-tablet,speed=full"));
+    }
+
+    #[test]
+    fn a_source_and_sink_has_its_messages_and_its_isochronous_pair() {
+        let camera = Loopback {
+            pattern: TestPattern::Zero,
+            message: Some(1500),
+            isochronous: Some((1024, 3, 1)),
+        };
+        let rig = Rig::single(Kind::Ehci, Attachment::Loopback(camera));
+        let line = arguments(&rig, Path::new("/run/x"), None).join(" ");
+        assert!(
+            line.ends_with(
+                "loopback,bus=e0,id=e0-loopback,pattern=zero,message=1500,iso-packet=1024,iso-packets=3,iso-interval=1"
+            ),
+            "{line}"
+        );
     }
 
     #[test]
