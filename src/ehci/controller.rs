@@ -26,9 +26,11 @@ pub const EECP: u8 = 0xa0;
 
 /// Size of the register window in bytes.
 const WINDOW: u64 = 0x1000;
-/// Microframes caught up after a pause, 16 frames. What is older is skipped, as a bus does not send
-/// late what it missed.
-const CATCH_UP: u64 = 128;
+/// Microframes caught up after a pause, 128 frames: drivers queue isochronous transfers for up to
+/// about as long, and a busy host comes back tens of milliseconds late. What is older is skipped, as a
+/// bus does not send late what it missed; half of the shortest frame list is the most that cannot be
+/// mistaken for what the driver queued since.
+const CATCH_UP: u64 = 1024;
 /// Bounds in ms of the interval at which an idle periodic schedule is looked at: a driver links a
 /// queue head without telling the controller, right after other activity as a rule.
 const IDLE_LOOK: (u64, u64) = (1, 100);
@@ -318,6 +320,11 @@ impl Ehci {
             }
             at = to.saturating_add(1);
         }
+        let Frames { run, skipped } = self.frames;
+        self.frames = Frames {
+            run: run.saturating_sub(budget.missed()),
+            skipped: skipped.saturating_add(budget.missed()),
+        };
         if worked {
             self.next_periodic = context.now;
         }

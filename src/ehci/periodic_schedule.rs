@@ -55,11 +55,18 @@ pub(super) enum Next {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     elements: u32,
+    /// Microframes that it did not suffice for.
+    missed: u64,
 }
 
 impl Budget {
     pub(super) fn turn() -> Self {
-        Self { elements: TURN_ELEMENTS }
+        Self { elements: TURN_ELEMENTS, missed: 0 }
+    }
+
+    /// Microframes that were not carried out.
+    pub(super) fn missed(&self) -> u64 {
+        self.missed
     }
 }
 
@@ -100,6 +107,7 @@ impl PeriodicSchedule {
             any = true;
             at = at.saturating_add(1);
         }
+        budget.missed = budget.missed.saturating_add(to.saturating_add(1).saturating_sub(at));
         Ok(any)
     }
 

@@ -32,4 +32,5 @@ mod short;
 mod sitd;
 mod split;
 mod story;
+mod stream;
 mod translator;
