@@ -114,7 +114,7 @@ impl Stream {
             }
             for slot in 0..8 {
                 let offset = slot * room;
-                let ioc = if slot == 7 && frame % BATCH == 0 { IOC } else { 0 };
+                let ioc = if slot == 7 && frame.is_multiple_of(BATCH) { IOC } else { 0 };
                 let word = ACTIVE | room << 16 | (offset >> 12) << 12 | (offset & 0xfff) | ioc;
                 self.driver.machine.store(itd + 4 + 4 * slot, word);
             }
@@ -171,7 +171,7 @@ impl Endpoint {
             let facts =
                 [number << 8 | u32::from(DEVICE), direction | 1024, u32::from(packets), 0, 0, 0, 0];
             for (page, facts) in (0u32..).zip(facts) {
-                machine.store(itd + 0x24 + 4 * page, buffer + (page << 12) | facts);
+                machine.store(itd + 0x24 + 4 * page, (buffer + (page << 12)) | facts);
             }
             itds.push(itd);
             buffers.push(buffer);

@@ -7,6 +7,8 @@ mod firmware;
 mod input;
 mod linux;
 
+use std::ops::RangeInclusive;
+
 use anyhow::Result;
 use guest_protocol::TestPattern;
 
@@ -32,6 +34,10 @@ pub(crate) enum Scenario {
 
 /// Bulk and unlink cases of `usbtest` run this often here; `cargo xtask usbtest` runs them a thousand times.
 const USBTEST_ITERATIONS: u32 = 20;
+/// Isochronous cases are not among them: on a busy machine the guest itself is late for its slots, and the driver
+/// takes that for errors.
+const USBTEST_CASES: RangeInclusive<u32> = 0..=29;
+const ISOCHRONOUS_CASES: [u32; 4] = [15, 16, 22, 23];
 
 /// Every scenario.
 pub(crate) const ALL: [Scenario; 11] = [
@@ -105,7 +111,8 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
             Scenario::UsbTest(kind, wiring) => {
                 let iterations = USBTEST_ITERATIONS;
                 let pattern = TestPattern::Mod63;
-                let selection = Selection { kind, wiring, iterations, pattern, only: Vec::new() };
+                let only = USBTEST_CASES.filter(|case| !ISOCHRONOUS_CASES.contains(case)).collect();
+                let selection = Selection { kind, wiring, iterations, pattern, only };
                 let name = "the guest boots and its kernel never complained";
                 let mut cases = Tally::default();
                 tally.check(name, || {
