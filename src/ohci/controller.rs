@@ -8,6 +8,7 @@ use vm_memory::GuestMemory;
 use super::budget::Budget;
 use super::done_queue::DoneQueue;
 use super::frame::{CATCH_UP_FRAMES, FrameClock, Pacing};
+use super::isochronous::{Attendance, IsochronousLosses};
 use super::legacy::Legacy;
 use super::lists::{self, List, Service, ServiceRatio};
 use super::registers::Registers;
@@ -28,14 +29,17 @@ const WINDOW: u64 = 0x1000;
 /// controller dead whose number stands still for 275 ms; any register access also updates it.
 const IDLE_FRAMES: u64 = 128;
 
-/// The same while the periodic lists are enabled. A driver may queue a TD for a periodic endpoint
-/// without a register write; nearly all follow an interrupt, after which every frame is looked at for
-/// a while.
+/// The same while the periodic lists are enabled and somebody did something lately. A driver may queue a
+/// TD for a periodic endpoint without a register write; nearly all follow an interrupt, after which every
+/// frame is looked at for a while. The longer nothing happens, the less it is to be expected: a look is
+/// put off by an eighth of the time that has passed quietly, up to [`IDLE_FRAMES`].
 const IDLE_PERIODIC_FRAMES: u64 = 16;
+const QUIET_SHARE: u64 = 8;
 
 /// The same while a device has isochronous endpoints selected: a driver reads the frame number in
-/// memory to schedule its first packets; Linux leaves itself eight frames.
-const STREAM_FRAMES: u64 = 4;
+/// memory to schedule its first packets. Linux rounds eight frames from there down to the endpoint's
+/// interval, which may leave it one.
+const STREAM_FRAMES: u64 = 1;
 
 /// How often the lists are run for one doorbell when a device, served at one endpoint, has something to
 /// say at another at once: a request and its answer are two, and the driver hears of both together.
@@ -68,6 +72,7 @@ pub struct Ohci {
     pub(super) hub: RootHub,
     pub(super) clock: FrameClock,
     budget: Budget,
+    attendance: Attendance,
     /// Frames so far, for ages; unlike HcFmNumber it does not wrap soon.
     frames: u32,
     /// The frame until which every frame's periodic list is looked at.
@@ -106,6 +111,7 @@ impl Ohci {
             hub,
             clock: FrameClock::new(Pacing::default()),
             budget: Budget::new(Pacing::default()),
+            attendance: Attendance::default(),
             frames: 0,
             attentive_until: 0,
             streaming_until: 0,
@@ -143,6 +149,11 @@ impl Ohci {
         self.hub.set_power_modes(None, Some(protection));
         self.hub.reset();
         self
+    }
+
+    /// Isochronous packets that were lost since power-on.
+    pub fn isochronous_losses(&self) -> IsochronousLosses {
+        self.attendance.losses
     }
 
     /// Whether frames and lists run.
@@ -194,6 +205,7 @@ impl Ohci {
             self.registers.raise(Interrupts::new().with_fno(fno));
             self.done.skip(frames);
             self.counts.skipped = self.counts.skipped.saturating_add(frames);
+            self.attendance.skip();
             self.frames = self.frames.wrapping_add(u32::try_from(frames).unwrap_or(u32::MAX));
         }
     }
@@ -215,6 +227,7 @@ impl Ohci {
         }
         self.frames = self.frames.wrapping_add(1);
         self.counts.run = self.counts.run.saturating_add(1);
+        self.attendance.attend();
         self.budget = Budget::new(self.clock.pacing());
         self.rung = false;
         let result = self.begin_frame(dma, overflow);
@@ -342,7 +355,14 @@ impl Ohci {
         now: Time,
     ) -> (Bus<'a, 'm, M>, Lists<'a>) {
         (
-            Bus { dma, hub: &mut self.hub, done: &mut self.done, budget: &mut self.budget, now },
+            Bus {
+                dma,
+                hub: &mut self.hub,
+                done: &mut self.done,
+                budget: &mut self.budget,
+                attendance: &mut self.attendance,
+                now,
+            },
             Lists { control: &mut self.control, bulk: &mut self.bulk, ratio: &mut self.ratio },
         )
     }
@@ -413,6 +433,7 @@ impl Ohci {
         if hcfs == Hcfs::Operational && !self.dead {
             self.clock.start(now, self.registers.fm_interval);
             self.done.start();
+            self.attendance.start();
         }
         self.hub.set_state(hcfs);
     }
@@ -469,6 +490,12 @@ impl Ohci {
             || self.hub.has_flights()
     }
 
+    /// Frames after which the periodic lists must be looked at although nobody did anything.
+    fn periodic_look(&self) -> u64 {
+        let quiet = u64::from(self.frames.wrapping_sub(self.attentive_until));
+        (quiet / QUIET_SHARE).clamp(IDLE_PERIODIC_FRAMES, IDLE_FRAMES)
+    }
+
     /// When the next frame must begin.
     fn frame_deadline(&self) -> Option<Time> {
         if !self.is_running() || !self.mastering {
@@ -476,7 +503,7 @@ impl Ohci {
         }
         let mut frames = match () {
             () if self.wants_frame() => 0,
-            () if self.registers.control.ple() => IDLE_PERIODIC_FRAMES.saturating_sub(1),
+            () if self.registers.control.ple() => self.periodic_look().saturating_sub(1),
             () => IDLE_FRAMES.saturating_sub(1),
         };
         if self.hub.may_stream() {
@@ -552,6 +579,7 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ohci {
         self.software_reset(now);
         self.registers = Registers::default();
         self.hub.reset();
+        self.attendance = Attendance::default();
         self.legacy = self.legacy.map(Legacy::after_reset);
         self.line = Interrupt::default();
         self.wakeup = false;

@@ -10,9 +10,10 @@ use crate::time::Time;
 /// have millions of frames a second.
 pub(super) const FRAME_NANOS: u64 = 1_000_000;
 
-/// Frames that are made up for one by one after the host was late; more than that are skipped, as a
-/// pause of the virtual machine would make them pile up without end.
-pub(super) const CATCH_UP_FRAMES: u64 = 16;
+/// Frames that are made up for one by one after the host was late, or nobody had asked for them: as
+/// many as there are periodic lists, so that each of them is looked at. More than that are skipped, as
+/// a pause of the virtual machine would make them pile up without end.
+pub(super) const CATCH_UP_FRAMES: u64 = 32;
 
 /// Least time between the moment a driver begins to wait and an early boundary: time to read
 /// HccaFrameNumber after it has enabled StartofFrame.

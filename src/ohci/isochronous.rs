@@ -14,6 +14,8 @@ const LARGEST_PACKET: u32 = 1023;
 
 /// Offset of a packet in its two pages: a page bit and 12 bits.
 const PLACE: u32 = 0x1fff;
+/// Its condition code while it has no status (4.3.2.2): 111x.
+const NOT_ACCESSED: u32 = 0xe000;
 const PAGE: u32 = 0x1000;
 
 /// An isochronous transfer descriptor as it was at one moment.
@@ -26,6 +28,60 @@ struct IsoTd {
     be: u32,
     /// Offset and PacketStatusWord of the packets, two in each dword.
     words: [u32; 4],
+}
+
+/// Isochronous packets that were never tried, counted since power-on by whose fault it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IsochronousLosses {
+    /// Their frame was run, and their TD was not there yet: the driver queued it too late.
+    pub late: u64,
+    /// Their frame was not run: the host was late by more frames than are made up for, or the
+    /// function could not reach memory.
+    pub missed: u64,
+}
+
+/// Which frames were run, as far as isochronous TDs need to know, and what was lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attendance {
+    /// Frames that were run in a row, the one under way included; all before them were not.
+    in_a_row: u32,
+    pub(super) losses: IsochronousLosses,
+}
+
+impl Default for Attendance {
+    fn default() -> Self {
+        Self { in_a_row: u32::MAX, losses: IsochronousLosses::default() }
+    }
+}
+
+impl Attendance {
+    /// Frames begin to run: what was to be sent before is the driver's fault.
+    pub(super) fn start(&mut self) {
+        self.in_a_row = u32::MAX;
+    }
+
+    /// A frame is run.
+    pub(super) fn attend(&mut self) {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+    }
+
+    /// Frames passed that were not run.
+    pub(super) fn skip(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// `td` is retired in frame `frame`: what of it was never tried is lost.
+    fn retire(&mut self, td: &IsoTd, frame: u16) {
+        for packet in (0..=u16::from(td.control.fc())).filter(|packet| !td.was_tried(*packet)) {
+            let age = frame.wrapping_sub(td.control.sf()).wrapping_sub(packet);
+            let lost = if u32::from(age) < self.in_a_row {
+                &mut self.losses.late
+            } else {
+                &mut self.losses.missed
+            };
+            *lost = lost.saturating_add(1);
+        }
+    }
 }
 
 /// Where an isochronous TD stands in a frame.
@@ -57,9 +113,19 @@ impl IsoTd {
         }
     }
 
-    fn place(&self, packet: u16) -> u32 {
+    /// Offset or PacketStatusWord of a packet.
+    fn word(&self, packet: u16) -> u32 {
         let word = self.words.get(usize::from(packet / 2)).copied().unwrap_or(0);
-        (word >> (16 * u32::from(packet & 1))) & PLACE
+        (word >> (16 * u32::from(packet & 1))) & 0xffff
+    }
+
+    fn place(&self, packet: u16) -> u32 {
+        self.word(packet) & PLACE
+    }
+
+    /// Whether the packet has a status: its condition code is not NotAccessed.
+    fn was_tried(&self, packet: u16) -> bool {
+        self.word(packet) & NOT_ACCESSED != NOT_ACCESSED
     }
 
     /// Where packet `packet` is: up to two pieces. `None` if it ends before it begins, or is larger
@@ -116,6 +182,7 @@ impl<M: GuestMemory + ?Sized> Bus<'_, '_, M> {
                     if !self.budget.spend_late() {
                         break;
                     }
+                    self.attendance.retire(&td, frame);
                     self.retire_isochronous(ed, &td, ConditionCode::DataOverrun)?;
                     head = td.next_td;
                 }
@@ -127,6 +194,7 @@ impl<M: GuestMemory + ?Sized> Bus<'_, '_, M> {
                     let (code, size) = self.isochronous_packet(ed, &td, packet)?;
                     td.store_status(&self.dma, packet, code, size)?;
                     if packet == u16::from(td.control.fc()) {
+                        self.attendance.retire(&td, frame);
                         self.retire_isochronous(ed, &td, ConditionCode::NoError)?;
                     }
                     break;

@@ -32,6 +32,7 @@ mod transaction;
 
 pub use controller::Ohci;
 pub use frame::Pacing;
+pub use isochronous::IsochronousLosses;
 pub use legacy::{LegacyInterrupts, LegacyPort};
 pub use root_hub::{OverCurrentProtection, PowerSwitching};
 

@@ -7,6 +7,7 @@ use super::budget::Budget;
 use super::descriptors::{Ed, Td};
 use super::done_queue::DoneQueue;
 use super::endpoints::Offer;
+use super::isochronous::Attendance;
 use super::root_hub::RootHub;
 use super::spec::ConditionCode;
 use super::{ListKind, Unrecoverable};
@@ -59,6 +60,7 @@ pub(super) struct Bus<'a, 'm, M: GuestMemory + ?Sized> {
     pub(super) hub: &'a mut RootHub,
     pub(super) done: &'a mut DoneQueue,
     pub(super) budget: &'a mut Budget,
+    pub(super) attendance: &'a mut Attendance,
     pub(super) now: Time,
 }
 

@@ -17,6 +17,7 @@ mod ed;
 mod err;
 mod frm;
 mod hcca;
+mod idle;
 mod int;
 mod iso;
 mod legacy;

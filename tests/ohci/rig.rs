@@ -67,7 +67,7 @@ pub fn set_feature(port: &Port, feature: u8) {
 }
 
 /// A control transfer without data.
-fn request(port: &Port, setup: [u8; 8]) {
+pub fn request(port: &Port, setup: [u8; 8]) {
     let link = port.link(Host::Classic);
     let stage = |pid, mut bytes: Vec<u8>| {
         let transfer = Transfer {

@@ -62,6 +62,7 @@ impl Snapshot for Ohci {
             wakeup,
             // The statistics and the log of this process.
             counts: _,
+            attendance: _,
             journal: _,
         } = self;
         let state = OhciState {
@@ -112,6 +113,7 @@ impl Snapshot for Ohci {
         self.bulk.restore(bulk);
         self.ratio = ratio;
         self.done = done;
+        self.attendance.start();
         self.clock.restore(clock, now);
         self.budget = Budget::new(self.clock.pacing());
         self.frames = frames;
