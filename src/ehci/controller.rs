@@ -218,7 +218,8 @@ impl Ehci {
     pub(super) fn note_activity(&mut self, now: Time) {
         self.last_activity = now;
         self.next_look = now;
-        // New isochronous work may be due two microframes from now (EHCI 4.7, with a threshold of 0).
+        // Work that a driver adds without regard to the isochronous threshold may be due two
+        // microframes from now (EHCI 4.7.2.1).
         let soon = self.clock.begin(self.clock.microframe(now).saturating_add(2));
         self.next_periodic = self.next_periodic.min(soon);
     }

@@ -10,6 +10,11 @@ use crate::time::Time;
 /// FRINDEX 13:0.
 const FRINDEX: u64 = 0x3fff;
 
+/// HCCPARAMS, Isochronous Scheduling Threshold: what a driver adds must lie so many microframes ahead.
+/// Nothing is held back here, but a guest needs time from reading FRINDEX to linking its first iTD, and
+/// with a threshold of 0 Linux leaves itself as little as 250 us.
+const ISOCHRONOUS_THRESHOLD: u8 = 7;
+
 impl Ehci {
     /// A guest read. Accesses of 1, 2, 4 and 8 bytes at their own alignment work (8 at that of 4);
     /// others read as zero.
@@ -84,6 +89,7 @@ impl Ehci {
             .with_addressing_64bit(self.wide)
             .with_programmable_frame_list(true)
             .with_asynchronous_park(true)
+            .with_isochronous_scheduling_threshold(ISOCHRONOUS_THRESHOLD)
             .with_eecp(EECP)
             .with_hardware_prefetch(self.addendum)
             .with_link_power_management(self.addendum)

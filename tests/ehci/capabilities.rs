@@ -138,3 +138,10 @@ fn ehci_cap_9_the_operating_system_takes_over() {
     assert_eq!(control & 0xffff, 0);
     assert_eq!(control >> 29, 0, "ones clear it");
 }
+
+#[test]
+fn a_driver_is_told_to_leave_itself_a_frame_for_isochronous_work() {
+    let (mut m, _) = bare(1);
+    let hccparams = m.read32(0x08);
+    assert_eq!(hccparams >> 4 & 0xf, 7, "microframes, none of them for a cache of whole frames");
+}
