@@ -8,12 +8,15 @@ use vm_usb::ehci::Ehci;
 use vm_usb::ohci::{Ohci, Pacing};
 use vm_usb::pci::{Identity, PciFunction, Placement};
 use vm_usb::topology::{Host, Port};
-use vm_usb::usb::Speed;
+use vm_usb::usb::{Observer, Speed};
 
 use crate::cli::{ControllerKind, ControllerOptions, DeviceOptions};
+use crate::clock::Stopwatch;
 use crate::doorbell::Doorbell;
+use crate::gauge::Gauge;
 use crate::interrupts::Interrupts;
 use crate::listener::{ListenError, Listener};
+use crate::pcap::Capture;
 use crate::plugboard::{Bus, PlugError, Plugboard};
 use crate::serve::Server;
 use crate::session::Controller;
@@ -75,9 +78,11 @@ struct Ports {
     ports: Vec<Port>,
     /// Whether another controller shares them.
     shared: bool,
+    observer: Arc<dyn Observer>,
 }
 
-/// Builds the controllers, plugs the devices in and opens the sockets.
+/// Builds the controllers, plugs the devices in and opens the sockets; a capture sees the controllers as
+/// buses that count from 1.
 ///
 /// # Errors
 /// If the options contradict each other, or a file or socket cannot be opened.
@@ -85,9 +90,10 @@ pub fn assemble(
     controllers: &[ControllerOptions],
     devices: &[DeviceOptions],
     pacing: Pacing,
+    capture: Option<&Capture>,
 ) -> Result<Assembly, AssemblyError> {
     check_names(controllers)?;
-    let ports = ports(controllers)?;
+    let ports = ports(controllers, capture)?;
     let mut board = Plugboard::new(controllers.iter().zip(&ports).map(bus).collect());
     for options in devices {
         let name = board.name_for(options);
@@ -106,7 +112,7 @@ fn bus((controller, ports): (&ControllerOptions, &Ports)) -> Bus {
         ControllerKind::Ehci => Speed::High,
         ControllerKind::Ohci => Speed::Full,
     };
-    Bus { id: controller.id.clone(), ports: ports.ports.clone(), speed }
+    Bus::new(controller.id.clone(), ports.ports.clone(), speed, ports.observer.clone())
 }
 
 fn check_names(controllers: &[ControllerOptions]) -> Result<(), AssemblyError> {
@@ -123,9 +129,12 @@ fn check_names(controllers: &[ControllerOptions]) -> Result<(), AssemblyError> {
 }
 
 /// The ports of each controller; a companion has clones of its partner's.
-fn ports(controllers: &[ControllerOptions]) -> Result<Vec<Ports>, AssemblyError> {
+fn ports(
+    controllers: &[ControllerOptions],
+    capture: Option<&Capture>,
+) -> Result<Vec<Ports>, AssemblyError> {
     let mut all: Vec<Option<Ports>> = Vec::new();
-    for controller in controllers {
+    for (number, controller) in (1..).zip(controllers) {
         let own = controller.companion_of.is_none().then(|| {
             let companions = controllers.iter().filter(|other| is_companion(other, &controller.id));
             let shared = companions.count() != 0;
@@ -135,7 +144,11 @@ fn ports(controllers: &[ControllerOptions]) -> Result<Vec<Ports>, AssemblyError>
                 ControllerKind::Ohci => Port::classic,
             };
             let count = controller.ports.unwrap_or(DEFAULT_PORTS);
-            Ports { ports: (0..count).map(|_| port()).collect(), shared }
+            let observer: Arc<dyn Observer> = match capture {
+                Some(capture) => capture.observer(number),
+                None => Arc::new(Stopwatch),
+            };
+            Ports { ports: (0..count).map(|_| port()).collect(), shared, observer }
         });
         all.push(own);
     }
@@ -144,11 +157,12 @@ fn ports(controllers: &[ControllerOptions]) -> Result<Vec<Ports>, AssemblyError>
         let Some(partner) = controller.companion_of.as_deref() else {
             continue;
         };
-        let ports = controllers
+        let (ports, observer) = controllers
             .iter()
             .zip(&all)
             .find(|(other, _)| other.kind == ControllerKind::Ehci && other.id == partner)
-            .and_then(|(_, own)| own.as_ref().map(|own| own.ports.clone()))
+            .and_then(|(_, own)| own.as_ref())
+            .map(|own| (own.ports.clone(), own.observer.clone()))
             .ok_or_else(|| AssemblyError::NoPartner(partner.to_owned()))?;
         if taken.contains(&partner) {
             return Err(AssemblyError::SecondCompanion(partner.to_owned()));
@@ -161,7 +175,7 @@ fn ports(controllers: &[ControllerOptions]) -> Result<Vec<Ports>, AssemblyError>
                 shared: ports.len(),
             });
         }
-        all[index] = Some(Ports { ports, shared: true });
+        all[index] = Some(Ports { ports, shared: true, observer });
     }
     // Every controller either has ports of its own or is a companion, whose were found.
     Ok(all.into_iter().flatten().collect())
@@ -199,6 +213,7 @@ fn server(
         listener,
         function: PciFunction::new(identity, placement, controller, Interrupts::default()),
         doorbell,
+        gauge: Arc::new(Gauge::new(options.id.clone(), options.kind)),
         spin: SpinPolicy::default(),
     })
 }
@@ -212,7 +227,7 @@ mod tests {
         let controller = format!("ehci,id=e0,ports=2,socket={}", socket.display());
         let controllers = [controller.parse().unwrap()];
         let devices: Vec<_> = devices.iter().map(|device| device.parse().unwrap()).collect();
-        let assembly = assemble(&controllers, &devices, Pacing::RealTime);
+        let assembly = assemble(&controllers, &devices, Pacing::RealTime, None);
         let _ = std::fs::remove_file(socket);
         assembly.map_err(|error| error.to_string())
     }

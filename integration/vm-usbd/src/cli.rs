@@ -11,6 +11,7 @@ use vm_usb::usb::Speed;
 
 use crate::control::verbs::Verb;
 use crate::options::{OptionError, Options};
+use crate::pcap::spool::Limits;
 
 /// Serves USB host controllers with devices to virtual machines, over vfio-user.
 #[derive(Debug, Parser)]
@@ -47,21 +48,40 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
 
-    /// A file that takes every transfer, for Wireshark (not available yet)
+    /// A file that takes every transfer, for Wireshark; an old one is replaced
     #[arg(long, value_name = "PATH")]
     pub pcap: Option<PathBuf>,
+
+    /// Bytes of data kept of each transfer in the capture
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536, requires = "pcap")]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+    pub pcap_snaplen: u32,
+
+    /// Size in MiB at which the capture ends
+    #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "pcap")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub pcap_limit: u64,
+}
+
+impl Arguments {
+    /// How much of a capture is kept.
+    pub fn pcap_limits(&self) -> Limits {
+        Limits { data: self.pcap_snaplen, file: self.pcap_limit << 20 }
+    }
 }
 
 /// What the program does instead of serving.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Asks a running vm-usbd to list, attach or detach devices
+    /// Asks a running vm-usbd to list, attach or detach devices, or what it has counted
     Ctl(Ctl),
+    /// Shows what a running vm-usbd does, again and again; once if not on a terminal
+    Top(Top),
 }
 
-/// `vm-usbd ctl`.
+/// A running server.
 #[derive(Debug, Args)]
-pub struct Ctl {
+pub struct Socket {
     /// The server's control socket
     #[arg(required_unless_present = "control", conflicts_with = "control")]
     path: Option<PathBuf>,
@@ -69,6 +89,34 @@ pub struct Ctl {
     /// The same, named as on the server's command line
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+}
+
+impl Socket {
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        self.control.as_deref().or(self.path.as_deref()).unwrap_or(Path::new(""))
+    }
+}
+
+/// `vm-usbd top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Whom to ask.
+    #[command(flatten)]
+    pub server: Socket,
+
+    /// Milliseconds between two looks, over which rates are taken
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    pub interval: u64,
+}
+
+/// `vm-usbd ctl`.
+#[derive(Debug, Args)]
+pub struct Ctl {
+    /// Whom to ask.
+    #[command(flatten)]
+    pub server: Socket,
 
     /// Print the reply as JSON
     #[arg(long)]
@@ -77,13 +125,6 @@ pub struct Ctl {
     /// What to ask.
     #[command(subcommand)]
     pub verb: Verb,
-}
-
-impl Ctl {
-    /// The server's socket.
-    pub fn path(&self) -> &Path {
-        self.control.as_deref().or(self.path.as_deref()).unwrap_or(Path::new(""))
-    }
 }
 
 // Help texts of their own: in a documentation comment their brackets would be links.
@@ -125,6 +166,16 @@ pub enum ControllerKind {
     Ehci,
     /// Full and low speed.
     Ohci,
+}
+
+impl ControllerKind {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ehci => "ehci",
+            Self::Ohci => "ohci",
+        }
+    }
 }
 
 /// `--controller`.

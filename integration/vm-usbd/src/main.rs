@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -13,12 +14,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use vm_usb::ohci;
 use vm_usbd::assembly::{Assembly, assemble};
-use vm_usbd::cli::{Arguments, Command, Ctl, Pacing};
+use vm_usbd::cli::{Arguments, Command, Ctl, Pacing, Top};
 use vm_usbd::control::{Machine, client};
 use vm_usbd::doorbell::Doorbell;
 use vm_usbd::lines::{self, Answer};
 use vm_usbd::listener::Listener;
+use vm_usbd::pcap::Capture;
 use vm_usbd::serve::Server;
+use vm_usbd::top;
 
 /// The command line is wrong.
 const USAGE: u8 = 2;
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         None => run(&arguments),
         Some(Command::Ctl(ctl)) => ask(ctl),
+        Some(Command::Top(top)) => watch(top),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -50,7 +54,14 @@ fn start_log() {
         .filter_level(LevelFilter::Warn)
         .parse_default_env()
         .format(|out, record| {
-            writeln!(out, "vm-usbd: {}: {}", record.level().as_str().to_lowercase(), record.args())
+            let level = record.level().as_str().to_lowercase();
+            // The library does not know its controllers' names; their threads have them.
+            let thread = std::thread::current();
+            let who = thread.name().filter(|name| *name != "main");
+            match who.filter(|_| record.target().starts_with("vm_usb::")) {
+                Some(who) => writeln!(out, "vm-usbd: {level}: {who}: {}", record.args()),
+                None => writeln!(out, "vm-usbd: {level}: {}", record.args()),
+            }
         })
         .init();
 }
@@ -72,16 +83,28 @@ fn explain(error: &clap::Error) -> ExitCode {
 type Failure = (u8, String);
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let pacing = check(arguments)?;
+    let pacing = match arguments.pacing {
+        None | Some(Pacing::Realtime) => ohci::Pacing::RealTime,
+        Some(Pacing::Eager) => ohci::Pacing::Eager,
+        Some(Pacing::Wire) => ohci::Pacing::Wire,
+    };
     // Before the first socket is there, so that it is removed whenever the signal comes.
     let mut signals = Signals::new([SIGTERM, SIGINT])
         .map_err(|error| (FAILURE, format!("cannot wait for signals: {error}")))?;
-    let assembly = assemble(&arguments.controllers, &arguments.devices, pacing)
+    let capture = match &arguments.pcap {
+        Some(path) => Some(Capture::create(path, arguments.pcap_limits()).map_err(|error| {
+            (FAILURE, format!("--pcap: cannot create {}: {error}", path.display()))
+        })?),
+        None => None,
+    };
+    let (controllers, devices) = (&arguments.controllers, &arguments.devices);
+    let assembly = assemble(controllers, devices, pacing, capture.as_ref())
         .map_err(|error| (FAILURE, error.to_string()))?;
 
     let Assembly { servers, board } = assembly;
     let inputs = Arc::new(board.inputs());
-    let machine = Arc::new(Machine::new(board));
+    let gauges = servers.iter().map(|server| server.gauge.clone()).collect();
+    let machine = Arc::new(Machine::new(board, gauges, capture.clone()));
     // Both first: a thread that serves one keeps it for as long as the program runs.
     let input = open("--input", arguments.input.as_deref())?;
     let control = open("--control", arguments.control.as_deref())?;
@@ -98,6 +121,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let result = serve(servers, &machine, &ended, &end);
     for listener in [input, control].iter().flatten() {
         listener.remove();
+    }
+    if let Some(capture) = capture {
+        capture.finish();
     }
     result
 }
@@ -118,7 +144,8 @@ fn offer<A: Answer>(listener: Option<&Arc<Listener>>, answers: Arc<A>) {
 
 /// `vm-usbd ctl`.
 fn ask(ctl: &Ctl) -> Result<(), Failure> {
-    let reply = client::ask(ctl.path(), &ctl.verb).map_err(|error| (FAILURE, error.to_string()))?;
+    let reply =
+        client::ask(ctl.server.path(), &ctl.verb).map_err(|error| (FAILURE, error.to_string()))?;
     let text = if ctl.json {
         serde_json::to_string(&reply).map_err(|error| (FAILURE, error.to_string()))?
     } else {
@@ -129,17 +156,18 @@ fn ask(ctl: &Ctl) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses what is not there yet.
-fn check(arguments: &Arguments) -> Result<ohci::Pacing, Failure> {
-    let refuse = |what: &str| Err((USAGE, format!("{what} is not available yet: leave it out")));
-    if arguments.pcap.is_some() {
-        return refuse("--pcap");
-    }
-    match arguments.pacing {
-        None | Some(Pacing::Realtime) => Ok(ohci::Pacing::RealTime),
-        Some(Pacing::Eager) => Ok(ohci::Pacing::Eager),
-        Some(Pacing::Wire) => Ok(ohci::Pacing::Wire),
-    }
+/// `vm-usbd top`, until a signal comes.
+fn watch(top: &Top) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])
+        .map_err(|error| (FAILURE, format!("cannot wait for signals: {error}")))?;
+    let (ended, end) = channel();
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            let _ = ended.send(());
+        }
+    });
+    let interval = Duration::from_millis(top.interval);
+    top::run(top.server.path(), interval, &end).map_err(|error| (FAILURE, error.to_string()))
 }
 
 /// Why the program ends.

@@ -4,15 +4,17 @@
 //! The controllers' loops know nothing of it: they notice at their ports.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use vm_usb::topology::{AttachError, Port};
-use vm_usb::usb::Speed;
+use vm_usb::usb::{Observer, Speed};
 
 use crate::backing::{Backing, BackingError};
 use crate::cli::DeviceOptions;
 use crate::input::Inputs;
+use crate::statistics::DeviceCounts;
 
 /// Why something cannot be plugged in or pulled out.
 #[derive(Debug, Error)]
@@ -93,14 +95,37 @@ pub struct Slot {
 }
 
 /// A controller or a hub.
-#[derive(Debug)]
 pub(crate) struct Bus {
-    pub(crate) id: String,
-    pub(crate) ports: Vec<Port>,
-    pub(crate) speed: Speed,
+    id: String,
+    ports: Vec<Port>,
+    speed: Speed,
+    /// Sees the transfers of what is plugged in here, and behind.
+    observer: Arc<dyn Observer>,
+}
+
+impl fmt::Debug for Bus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bus")
+            .field("id", &self.id)
+            .field("ports", &self.ports)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Bus {
+    /// A place for devices that `observer` watches.
+    pub(crate) fn new(
+        id: String,
+        ports: Vec<Port>,
+        speed: Speed,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        for port in &ports {
+            port.set_observer(Some(observer.clone()));
+        }
+        Self { id, ports, speed, observer }
+    }
+
     /// The port with this number, from 1.
     fn port(&self, number: u8) -> Result<&Port, PlugError> {
         let port = usize::from(number).checked_sub(1).and_then(|at| self.ports.get(at));
@@ -188,12 +213,13 @@ impl Plugboard {
         };
         let place = bus.place(number);
         let Backing { device, input, behind } = Backing::new(options, &id, bus.speed)?;
+        let observer = bus.observer.clone();
         port.attach(device).map_err(|refused| refused.reason)?;
         if let Some(input) = input {
             self.inputs.add(id.clone(), input);
         }
         if let Some((ports, speed)) = behind {
-            self.buses.push(Bus { id: id.clone(), ports, speed });
+            self.buses.push(Bus::new(id.clone(), ports, speed, observer));
         }
         let plugged = Plugged { id, kind: options.kind.name().to_owned(), place };
         self.plugged.push((plugged.clone(), port));
@@ -272,6 +298,14 @@ impl Plugboard {
             })
         });
         slots.collect()
+    }
+
+    /// What was counted at each device.
+    pub fn statistics(&self) -> Vec<DeviceCounts> {
+        let devices = self.plugged.iter().filter_map(|(device, port)| {
+            Some(DeviceCounts::new(device.clone(), &port.statistics()?))
+        });
+        devices.collect()
     }
 
     /// Pulls everything out. Dropping a disk writes out what is left of its data.

@@ -12,6 +12,7 @@ use vm_usb::time::Time;
 use crate::channel::{Inbox, Outbox, Received, Violation};
 use crate::clock;
 use crate::doorbell::Doorbell;
+use crate::gauge::Gauge;
 use crate::listener::Listener;
 use crate::session::{Function, Session};
 use crate::spin::{Spin, SpinPolicy};
@@ -30,6 +31,8 @@ pub struct Server {
     pub function: Function,
     /// Rung by devices, and to end the loop.
     pub doorbell: Arc<Doorbell>,
+    /// Shows what is counted.
+    pub gauge: Arc<Gauge>,
     /// How eagerly to wait for messages.
     pub spin: SpinPolicy,
 }
@@ -58,11 +61,14 @@ impl Server {
         let mut all_well = true;
         while let Some(stream) = self.next_client() {
             info!("{name}: a client has connected");
+            self.gauge.show_client(true);
             let (end, missed_memory) = self.serve(&stream);
             all_well &= !missed_memory && matches!(end, End::Left | End::Stopped);
             // Whatever the guest had set up went with it.
             self.function.reset(clock::now());
             *self.function.line_mut() = Default::default();
+            self.gauge.show_client(false);
+            self.gauge.show(&self.function.statistics());
             match end {
                 End::Left | End::Stopped => info!("{name}: {end}"),
                 End::Violation(_) | End::Wait(_) => {
@@ -107,6 +113,7 @@ impl Server {
             stream,
             listener: &self.listener,
             doorbell: &self.doorbell,
+            gauge: &self.gauge,
             session: Session::new(&mut self.function),
             inbox: Inbox::default(),
             outbox: Outbox::default(),
@@ -129,6 +136,7 @@ struct Turns<'a> {
     stream: &'a UnixStream,
     listener: &'a Listener,
     doorbell: &'a Doorbell,
+    gauge: &'a Gauge,
     session: Session<'a>,
     inbox: Inbox,
     outbox: Outbox,
@@ -152,6 +160,9 @@ impl Turns<'_> {
         let due = self.session.deadline().is_some_and(|d| d <= now);
         if rung || due {
             self.session.run(now);
+        }
+        if heard || rung || due {
+            self.gauge.show(&self.session.function().statistics());
         }
         if heard {
             return Ok(());

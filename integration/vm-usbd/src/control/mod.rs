@@ -5,29 +5,54 @@
 pub mod client;
 pub mod verbs;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use self::verbs::{Reply, Verb};
+use crate::clock;
+use crate::gauge::Gauge;
 use crate::lines::Answer;
+use crate::pcap::Capture;
 use crate::plugboard::Plugboard;
+use crate::statistics::{CaptureCounts, Statistics};
 
 /// What verbs act upon. Its locks are held for one verb at most; no controller's loop takes any.
 #[derive(Debug)]
 pub struct Machine {
     board: Mutex<Plugboard>,
+    gauges: Vec<Arc<Gauge>>,
+    capture: Option<Capture>,
 }
 
 impl Machine {
-    /// A machine whose devices are on `board`.
-    pub fn new(board: Plugboard) -> Self {
-        Self { board: Mutex::new(board) }
+    /// A machine whose devices are on `board`, with a gauge for each controller.
+    pub fn new(board: Plugboard, gauges: Vec<Arc<Gauge>>, capture: Option<Capture>) -> Self {
+        Self { board: Mutex::new(board), gauges, capture }
     }
 
     /// The ports and the devices.
     pub fn board(&self) -> MutexGuard<'_, Plugboard> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Machine {
+    /// Everything that is counted.
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            time_ns: clock::now().as_nanos(),
+            controllers: self.gauges.iter().map(|gauge| gauge.read()).collect(),
+            devices: self.board().statistics(),
+            capture: self.capture.as_ref().map(|capture| {
+                let progress = capture.progress();
+                CaptureCounts {
+                    events: progress.events,
+                    lost: progress.lost,
+                    bytes: progress.bytes,
+                }
+            }),
+        }
     }
 }
 
@@ -75,20 +100,21 @@ mod tests {
     use vm_usb::topology::Port;
     use vm_usb::usb::Speed;
 
+    use crate::cli::ControllerKind;
     use crate::lines::tests::conversation;
     use crate::plugboard::Bus;
 
     /// Two ports at each of two controllers.
     fn machine() -> Machine {
-        let bus = |id: &str, port: fn() -> Port, speed| Bus {
-            id: id.to_owned(),
-            ports: vec![port(), port()],
-            speed,
+        let bus = |id: &str, port: fn() -> Port, speed| {
+            Bus::new(id.to_owned(), vec![port(), port()], speed, Arc::new(clock::Stopwatch))
         };
-        Machine::new(Plugboard::new(vec![
+        let board = Plugboard::new(vec![
             bus("e0", Port::high_speed_only, Speed::High),
             bus("o0", Port::classic, Speed::Full),
-        ]))
+        ]);
+        let gauge = Gauge::new("e0".to_owned(), ControllerKind::Ehci);
+        Machine::new(board, vec![Arc::new(gauge)], None)
     }
 
     fn ask(machine: &Machine, line: &str) -> String {

@@ -13,6 +13,8 @@ use super::Machine;
 use crate::cli::DeviceOptions;
 use crate::options::OptionError;
 use crate::plugboard::{PlugError, Plugged, Slot};
+use crate::statistics::Statistics;
+use crate::table::{Align, table};
 
 /// What a running program can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand, Serialize, Deserialize)]
@@ -35,6 +37,8 @@ pub enum Verb {
         /// The device's id, or its port as BUS:PORT
         device: String,
     },
+    /// Shows what was counted at controllers and endpoints
+    Stats,
 }
 
 /// What a verb brought.
@@ -47,6 +51,8 @@ pub enum Reply {
     Attached(Plugged),
     /// These are gone.
     Detached(Vec<Plugged>),
+    /// What was counted.
+    Statistics(Statistics),
 }
 
 /// Why a verb was not carried out.
@@ -68,6 +74,7 @@ impl Verb {
     pub fn carry_out(&self, machine: &Machine) -> Result<Reply, VerbError> {
         Ok(match self {
             Self::List => Reply::Ports(machine.board().list()),
+            Self::Stats => Reply::Statistics(machine.statistics()),
             Self::Attach { device } => {
                 let options: DeviceOptions = device.parse()?;
                 Reply::Attached(machine.board().attach(&options)?)
@@ -84,8 +91,9 @@ impl fmt::Display for Reply {
         match self {
             Self::Ports(slots) => {
                 let rows: Vec<_> = slots.iter().map(row).collect();
-                table(f, &rows)
+                table(f, [Align::Left; 3], &rows)
             }
+            Self::Statistics(statistics) => statistics.fmt(f),
             Self::Attached(device) => write!(f, "{} is in {}", device.id, device.place),
             Self::Detached(devices) => {
                 for (index, device) in devices.iter().enumerate() {
@@ -104,19 +112,6 @@ fn row(slot: &Slot) -> [String; 3] {
         None => ("-", ""),
     };
     [slot.place.to_string(), id.to_owned(), kind.to_owned()]
-}
-
-/// Columns as wide as their widest cell.
-fn table<const N: usize>(f: &mut fmt::Formatter<'_>, rows: &[[String; N]]) -> fmt::Result {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    for (index, row) in rows.iter().enumerate() {
-        let cells = row.iter().enumerate();
-        let cells = cells.map(|(at, cell)| format!("{cell:<0$}", width(at).unwrap_or(0)));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        let end = if index == 0 { "" } else { "\n" };
-        write!(f, "{end}{}", line.trim_end())?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -18,7 +18,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use vm_usb::controller::{Context, HostController, Interrupt};
 use vm_usb::pci::{Identity, PciFunction, Placement};
 use vm_usb::time::Time;
+use vm_usbd::cli::ControllerKind;
 use vm_usbd::doorbell::Doorbell;
+use vm_usbd::gauge::Gauge;
 use vm_usbd::interrupts::Interrupts;
 use vm_usbd::listener::Listener;
 use vm_usbd::memory::GuestRam;
@@ -133,6 +135,7 @@ impl Bench {
                 Interrupts::default(),
             ),
             doorbell: doorbell.clone(),
+            gauge: Arc::new(Gauge::new(name.to_owned(), ControllerKind::Ohci)),
             spin,
         };
         let thread = std::thread::spawn(move || server.run());

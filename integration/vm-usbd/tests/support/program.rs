@@ -61,7 +61,11 @@ pub struct Running {
 
 impl Running {
     pub fn start(arguments: &str, sockets: &[&Path]) -> Self {
-        let child = program(&words(arguments)).stderr(Stdio::piped()).spawn().unwrap();
+        Self::spawn(program(&words(arguments)), sockets)
+    }
+
+    pub fn spawn(mut command: Command, sockets: &[&Path]) -> Self {
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut running = Self { child };
         let start = Instant::now();
         while !sockets.iter().all(|socket| socket.exists()) {
