@@ -23,8 +23,11 @@ pub enum Habit {
 }
 
 const WATCHDOG_MILLIS: u64 = 275;
-const IDLE_MILLIS: u64 = 10;
+const IDLE_MILLIS: u32 = 10;
 const PATTERN: u8 = 0xa5;
+/// Condition codes.
+const NO_ANSWER: u32 = 5;
+const DATA_UNDERRUN: u32 = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -33,11 +36,32 @@ enum State {
     Unlinking { tick: u16 },
 }
 
+/// A TD of a transfer.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     td: u32,
     buffer: u32,
     len: u32,
+    /// The transfer's last.
+    last: bool,
+}
+
+/// When an endpoint ran empty, on a clock of 32 bits that wraps: 0 says that it did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct IdleUntil(u32);
+
+impl IdleUntil {
+    const BUSY: Self = Self(0);
+
+    /// Idle from `now` on: the moment at which it has been idle for long. It is never 0, or an endpoint
+    /// that ran empty just then would stay linked for ever.
+    fn from(now: u32) -> Self {
+        Self(now.wrapping_add(IDLE_MILLIS).max(1))
+    }
+
+    fn is_over(self, now: u32) -> bool {
+        self != Self::BUSY && now.wrapping_sub(self.0) < 1 << 31
+    }
 }
 
 #[derive(Debug)]
@@ -49,7 +73,7 @@ struct Endpoint {
     queue: VecDeque<Request>,
     /// The queue is given up as soon as the controller cannot look at it any more.
     cancelled: usize,
-    idle_since: Time,
+    idle: IdleUntil,
     /// What was acknowledged: bytes received, or bytes sent.
     moved: Vec<u8>,
     /// Position in the stream that is sent next.
@@ -64,8 +88,12 @@ pub struct Model {
     /// Linked EDs, in order.
     list: Vec<u32>,
     watchdog: Time,
+    /// Added to the time of day for the clock that wraps.
+    clock_offset: u32,
     /// Memory that is the driver's again, filled with a pattern.
     taken_back: Vec<(u32, u32)>,
+    /// The port is being reset: nobody answers.
+    resetting: bool,
     pub interrupts: u64,
 }
 
@@ -95,7 +123,7 @@ impl Model {
                     state: State::Unlinked,
                     queue: VecDeque::new(),
                     cancelled: 0,
-                    idle_since: Time::ZERO,
+                    idle: IdleUntil::BUSY,
                     moved: Vec::new(),
                     sent: 0,
                 }
@@ -109,9 +137,28 @@ impl Model {
             endpoints,
             list: Vec::new(),
             watchdog,
+            clock_offset: 0,
             taken_back: Vec::new(),
+            resetting: false,
             interrupts: 0,
         }
+    }
+
+    /// Lets frames pass until HcFmNumber is `frames` before its wrap to 0, and sets the driver's own clock
+    /// as many milliseconds before its own.
+    pub fn begin_before_wrap(&mut self, frames: u16) {
+        let number = self.rig.frame_number();
+        self.rig.frames(u64::from(frames.wrapping_neg().wrapping_sub(number)));
+        self.clock_offset = 0;
+        self.clock_offset = u32::from(frames).wrapping_neg().wrapping_sub(self.clock());
+        self.watchdog = self.rig.m.now;
+        self.rig.clear_status();
+    }
+
+    /// The driver's clock in milliseconds.
+    fn clock(&self) -> u32 {
+        let millis = self.rig.m.now.nanos_since(Time::ZERO) / 1_000_000;
+        (millis as u32).wrapping_add(self.clock_offset)
     }
 
     pub fn count(&self) -> usize {
@@ -135,25 +182,37 @@ impl Model {
         self.endpoints.iter().all(|endpoint| endpoint.queue.is_empty())
     }
 
-    /// Queues a transfer of `len` bytes: for OUT the next ones of the endpoint's stream.
+    /// Queues a transfer of one TD.
     pub fn submit(&mut self, n: usize, len: u32) {
+        self.submit_all(n, &[len]);
+    }
+
+    /// Queues a transfer of several TDs of these lengths: for OUT the next bytes of the endpoint's
+    /// stream. Only the last of IN TDs may end short without halting the ED.
+    pub fn submit_all(&mut self, n: usize, lens: &[u32]) {
         let m = &mut self.rig.m;
         let endpoint = &mut self.endpoints[n];
-        let buffer = m.alloc(len, 64);
-        let mut word = td::IN | td::ROUNDING;
-        if !endpoint.address.is_in() {
-            let start = endpoint.sent;
-            let bytes: Vec<u8> =
-                (start..start + len as usize).map(|at| stream(endpoint.address, at)).collect();
-            endpoint.sent += len as usize;
-            m.fill(buffer, &bytes);
-            word = td::OUT;
+        for (place, len) in lens.iter().enumerate() {
+            let last = place + 1 == lens.len();
+            let len = *len;
+            let buffer = m.alloc(len, 64);
+            let mut word = td::IN | if last { td::ROUNDING } else { 0 };
+            if !endpoint.address.is_in() {
+                let start = endpoint.sent;
+                let bytes: Vec<u8> =
+                    (start..start + len as usize).map(|at| stream(endpoint.address, at)).collect();
+                endpoint.sent += len as usize;
+                m.fill(buffer, &bytes);
+                word = td::OUT;
+            }
+            let delay = td::delay(if last { 0 } else { 6 });
+            let (td, dummy) = (endpoint.dummy, m.alloc(16, 16));
+            m.store_all(td, &[word | delay | td::NOT_ACCESSED, buffer, dummy, buffer + len - 1]);
+            endpoint.dummy = dummy;
+            endpoint.queue.push_back(Request { td, buffer, len, last });
         }
-        let (td, dummy) = (endpoint.dummy, m.alloc(16, 16));
-        m.store_all(td, &[word | td::NOT_ACCESSED, buffer, dummy, buffer + len - 1]);
-        endpoint.dummy = dummy;
-        endpoint.queue.push_back(Request { td, buffer, len });
-        m.store(endpoint.ed + 4, dummy);
+        endpoint.idle = IdleUntil::BUSY;
+        m.store(endpoint.ed + 4, endpoint.dummy);
         match endpoint.state {
             State::Unlinked => self.link(n),
             State::Linked => self.rig.ring_bulk(),
@@ -236,7 +295,7 @@ impl Model {
     fn sweep(&mut self) {
         for n in 0..self.endpoints.len() {
             let endpoint = &self.endpoints[n];
-            let idle = self.rig.m.now.nanos_since(endpoint.idle_since) >= IDLE_MILLIS * 1_000_000;
+            let idle = endpoint.idle.is_over(self.clock());
             if endpoint.state == State::Linked && endpoint.queue.is_empty() && idle {
                 self.unlink(n);
             }
@@ -271,13 +330,22 @@ impl Model {
         for td in reported.into_iter().rev() {
             let owns = |e: &Endpoint| e.queue.front().is_some_and(|request| request.td == td);
             let n = self.endpoints.iter().position(owns).expect("each TD once, and in order");
-            assert_eq!(self.rig.cc(td), 0);
             let request = self.endpoints[n].queue.pop_front().unwrap();
             self.endpoints[n].cancelled = self.endpoints[n].cancelled.saturating_sub(1);
             self.account(n, request);
+            match self.rig.cc(td) {
+                0 => {}
+                DATA_UNDERRUN if !request.last => self.end_short(n),
+                code => {
+                    assert_eq!((code, self.resetting), (NO_ANSWER, true), "a port in reset only");
+                    self.rewrite_unsent(n);
+                }
+            }
             self.take_back(request);
-            self.endpoints[n].idle_since = self.rig.m.now;
             let ran_empty = self.endpoints[n].queue.is_empty();
+            if ran_empty {
+                self.endpoints[n].idle = IdleUntil::from(self.clock());
+            }
             let linked = self.endpoints[n].state == State::Linked;
             if ran_empty && linked && self.habit == Habit::UnlinkAtOnce {
                 self.unlink(n);
@@ -348,22 +416,106 @@ impl Model {
         let head = self.endpoints[n].queue.front().map_or(self.endpoints[n].dummy, |r| r.td);
         let carry = self.rig.m.load(ed + 8) & ed::CARRY;
         self.rig.m.store(ed + 8, head | carry);
-        // What was not sent is sent by the next transfers.
-        let endpoint = &mut self.endpoints[n];
-        if !endpoint.address.is_in() {
-            let mut at = endpoint.moved.len();
-            for request in endpoint.queue.iter() {
-                for offset in 0..request.len {
-                    let byte = stream(endpoint.address, at);
-                    self.rig.m.fill(request.buffer + offset, &[byte]);
-                    at += 1;
-                }
-            }
-            endpoint.sent = at;
-        }
+        self.rewrite_unsent(n);
         for request in dropped {
             self.take_back(request);
         }
+    }
+
+    /// What was not sent is sent by the transfers that are still queued.
+    fn rewrite_unsent(&mut self, n: usize) {
+        let endpoint = &mut self.endpoints[n];
+        if endpoint.address.is_in() {
+            return;
+        }
+        let mut at = endpoint.moved.len();
+        for request in &endpoint.queue {
+            let bytes: Vec<u8> =
+                (at..at + request.len as usize).map(|at| stream(endpoint.address, at)).collect();
+            self.rig.m.fill(request.buffer, &bytes);
+            at += request.len as usize;
+        }
+        endpoint.sent = at;
+    }
+
+    /// A TD that is not its transfer's last ended short and halted the ED: the transfer is over, and its
+    /// other TDs are taken off the queue.
+    fn end_short(&mut self, n: usize) {
+        let ed = self.endpoints[n].ed;
+        assert!(self.rig.halted(ed));
+        loop {
+            let rest = self.endpoints[n].queue.pop_front().expect("a transfer has a last TD");
+            self.endpoints[n].cancelled = self.endpoints[n].cancelled.saturating_sub(1);
+            assert_eq!(self.rig.cc(rest.td), 0xf, "behind a halt nothing is done");
+            self.take_back(rest);
+            if rest.last {
+                break;
+            }
+        }
+        let head = self.endpoints[n].queue.front().map_or(self.endpoints[n].dummy, |r| r.td);
+        let carry = self.rig.m.load(ed + 8) & ed::CARRY;
+        self.rig.m.store(ed + 8, head | carry);
+        if self.endpoints[n].state == State::Linked {
+            self.rig.ring_bulk();
+        }
+    }
+
+    /// Resets the port under whatever is in flight, gives up what is queued, and sets the device up
+    /// anew.
+    pub fn reset_port(&mut self) {
+        self.resetting = true;
+        self.rig.m.write32(PORT, port::PRS);
+        self.run_micros(11_000);
+        for n in 0..self.count() {
+            self.cancel(n);
+        }
+        let until = self.rig.m.now.after_millis(20);
+        let unlinked =
+            |m: &Self| m.endpoints.iter().all(|e| !matches!(e.state, State::Unlinking { .. }));
+        assert!(self.run(until, unlinked), "unlinking takes two frames");
+        self.resetting = false;
+        assert_eq!(self.rig.port() & (port::PRS | port::PES), port::PES);
+        self.rig.m.write32(PORT, port::PRSC);
+        configure(&self.rig.ports[0], ADDRESS);
+        // All toggles are back at DATA0, and halts are over.
+        for n in 0..self.count() {
+            assert!(self.is_idle(n));
+            let (ed, dummy) = (self.endpoints[n].ed, self.endpoints[n].dummy);
+            self.rig.m.store(ed + 8, dummy);
+        }
+    }
+
+    /// Resets the controller under whatever is in flight: all memory is the driver's again at once, and
+    /// it finds out for itself how far things went.
+    pub fn reset_controller(&mut self) {
+        self.rig.m.write32(reg::COMMAND_STATUS, command::HCR);
+        // As Linux does: HcFmNumber starts at 0 again.
+        self.rig.m.store_all(self.rig.hcca + hcca::FRAME_NUMBER, &[0, 0]);
+        self.list.clear();
+        for n in 0..self.count() {
+            let ed = self.endpoints[n].ed;
+            // What was retired, reported or not.
+            let head = self.rig.head_p(ed);
+            while self.endpoints[n].queue.front().is_some_and(|r| r.td != head) {
+                let request = self.endpoints[n].queue.pop_front().unwrap();
+                self.account(n, request);
+                self.take_back(request);
+            }
+            let halted = self.rig.halted(ed);
+            self.endpoints[n].cancelled = self.endpoints[n].queue.len();
+            self.drop_cancelled(n);
+            let carry = self.rig.m.load(ed + 8) & ed::CARRY;
+            assert!(!halted || self.endpoints[n].address.is_in(), "only short packets halt here");
+            self.rig.m.store(ed + 8, self.endpoints[n].dummy | carry);
+            let word = self.rig.m.load(ed);
+            self.rig.m.store(ed, word & !ed::SKIP);
+            self.endpoints[n].state = State::Unlinked;
+            self.rebuild(n);
+        }
+        let hcca = self.rig.hcca;
+        self.rig.m.write32(reg::HCCA, hcca);
+        self.rig.write_control(control::OPERATIONAL);
+        self.rig.m.write32(reg::INTERRUPT_ENABLE, int::MIE | int::WDH | int::UE);
     }
 
     /// Gives an endpoint that is not linked another ED; the old one is put to another use.

@@ -609,3 +609,45 @@ fn an_endpoint_that_never_answers_delays_no_other() {
     assert_eq!(rig.device.take_transfers().iter().filter(|t| t.1 == 1).count(), 1);
     assert_eq!(rig.cc(stuck), 0xf);
 }
+
+#[test]
+fn endpoints_that_never_answer_delay_no_list() {
+    let mut rig = running();
+    // One on each list; the default pipe itself always answers.
+    let stuck = [BULK_IN, SECOND_IN, INTERRUPT_IN].map(|endpoint| {
+        rig.device.answer(endpoint, [Answer::Pending]);
+        let (td, _) = rig.buffered(td::IN, 64);
+        (td, rig.endpoint_ed(endpoint, &[td]))
+    });
+    let requests = rig.ed(ed::control(ADDRESS, 0, 64), &[]);
+    let bulk = rig.endpoint_ed(SECOND_OUT, &[]);
+    let periodic = rig.endpoint_ed(BULK_OUT, &[]);
+    rig.run_bulk(&[stuck[0].1, bulk]);
+    rig.run_control(&[stuck[1].1, requests]);
+    rig.run_periodic(&[stuck[2].1, periodic]);
+    let setup = rig.m.alloc_bytes(&[0x80, 0, 0, 0, 0, 0, 2, 0], 16);
+    let buffer = rig.m.alloc(4096, 4096);
+    for n in 0..50 {
+        let request = [
+            rig.append(requests, [td::SETUP | td::DATA0, setup], setup + 7),
+            rig.append(requests, [td::IN | td::DATA1 | td::ROUNDING, buffer], buffer + 1),
+            rig.append(requests, [td::OUT | td::DATA1, 0], 0),
+        ];
+        rig.ring_control();
+        assert!(request.iter().all(|td| rig.cc(*td) == 0), "{n}: a request within its doorbell");
+        let sent = rig.append(bulk, [td::OUT, buffer], buffer + 4095);
+        rig.ring_bulk();
+        assert_eq!(rig.cc(sent), 0, "{n}: bulk within its doorbell");
+        let packet = rig.append(periodic, [td::OUT, buffer], buffer + 7);
+        rig.frames(1);
+        assert_eq!(rig.cc(packet), 0, "{n}: a packet a frame");
+    }
+    assert_eq!(rig.device.take_received(SECOND_OUT).len(), 50 * 4096);
+    assert_eq!(rig.device.take_received(BULK_OUT).len(), 50 * 8);
+    assert!(stuck.iter().all(|(td, _)| rig.cc(*td) == 0xf));
+    let asked = rig.device.take_transfers();
+    for number in 1..4 {
+        let times = asked.iter().filter(|t| t.0 == vm_usb::usb::Pid::In && t.1 == number).count();
+        assert_eq!(times, 1, "endpoint {number} is asked once");
+    }
+}
