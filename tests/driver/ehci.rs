@@ -205,6 +205,8 @@ pub struct EhciDriver {
     pub events: Vec<u32>,
     /// Times the interrupt handler found something to do.
     pub interrupts: u64,
+    /// Times it was told of a change at a port.
+    pub port_changes: u64,
     /// qTDs of transfers that are over.
     free: Vec<u32>,
     /// Memory for the data of one transfer: where, and how much.
@@ -224,6 +226,7 @@ impl EhciDriver {
             translators: HashMap::new(),
             events: Vec::new(),
             interrupts: 0,
+            port_changes: 0,
             free: Vec::new(),
             scratch: (0, 0),
         };
@@ -285,6 +288,7 @@ impl EhciDriver {
             self.machine.write32(reg::USBSTS, status);
             self.events.push(status);
             self.interrupts += 1;
+            self.port_changes += u64::from(status & sts::PORT != 0);
         }
     }
 
@@ -313,7 +317,7 @@ impl EhciDriver {
 
     /// Makes a queue, not yet in any schedule.
     pub fn queue(&mut self, characteristics: u32, capabilities: u32, period: Option<u32>) -> Queue {
-        let head = self.machine.alloc(STRUCTURE, 32);
+        let head = self.new_dummy();
         let dummy = self.new_dummy();
         let m = &mut self.machine;
         m.store_all(head, &[TERMINATE, characteristics, capabilities, 0, dummy, TERMINATE, 0]);
@@ -323,9 +327,25 @@ impl EhciDriver {
         Queue { head, dummy, characteristics, capabilities, period }
     }
 
+    /// A device is gone: its queues leave the schedules, and their memory is the driver's again.
+    pub fn forget(&mut self, address: u8) {
+        let gone: Vec<_> = self.queues.extract_if(|key, _| key.0 == address).collect();
+        for (_, queue) in gone {
+            match queue.period {
+                None => self.unlink(&queue),
+                Some(_) => self.unlink_periodic(&queue),
+            }
+            self.periods.remove(&queue.head);
+            self.free.extend([queue.head, queue.dummy]);
+        }
+        self.translators.remove(&address);
+    }
+
     fn new_dummy(&mut self) -> u32 {
         let free = self.free.pop();
         let dummy = free.unwrap_or_else(|| self.machine.alloc(STRUCTURE, 32));
+        // What was a queue head has pointers where a qTD has the high halves of its own.
+        self.machine.fill(dummy, &[0; STRUCTURE as usize]);
         self.machine.store_all(dummy, &[TERMINATE, TERMINATE, token::HALTED]);
         dummy
     }
@@ -727,7 +747,11 @@ impl HostDriver for EhciDriver {
         self.set_port(n, 0, port::RESET);
         let done = self.wait(1, |m| m.read32(reg::PORTSC + 4 * n as u64) & port::RESET == 0);
         assert!(done, "the reset ends");
-        if self.port(n) & port::ENABLED == 0 {
+        let status = self.port(n);
+        if status & port::CONNECT == 0 {
+            return None;
+        }
+        if status & port::ENABLED == 0 {
             // Not a high-speed device: the companion's.
             self.set_port(n, port::OWNER, 0);
             return None;

@@ -13,6 +13,27 @@ const HEAP: u32 = 1 << 20;
 /// What happens to a machine between two calls of its controller: given the controller and the time on
 /// its clock, may put another one in its place, and returns the time on that one's clock.
 pub type Meanwhile<C> = Box<dyn FnMut(&mut C, Time) -> Time>;
+/// Somebody at the sockets, who does something while the guest is busy.
+pub struct Hand {
+    /// Before which call to the controller, at the latest.
+    calls: u64,
+    /// And at which time, at the latest.
+    at: Time,
+    action: Box<dyn FnOnce()>,
+}
+
+impl Hand {
+    pub fn new(calls: u64, at: Time, action: impl FnOnce() + 'static) -> Self {
+        Self { calls, at, action: Box::new(action) }
+    }
+
+    /// Whether it is time for it, at one more call.
+    fn is_due(&mut self, now: Time) -> bool {
+        let due = self.calls == 0 || self.at <= now;
+        self.calls = self.calls.saturating_sub(1);
+        due
+    }
+}
 
 /// A controller, the guest's memory and the time of day.
 pub struct Machine<C> {
@@ -28,6 +49,7 @@ pub struct Machine<C> {
     pub meanwhile: Option<Meanwhile<C>>,
     /// How far the controller's clock is ahead of the time of day, in nanoseconds.
     ahead: i64,
+    pub hand: Option<Hand>,
     next_free: u32,
 }
 
@@ -48,6 +70,7 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
             interrupts: Vec::new(),
             meanwhile: None,
             ahead: 0,
+            hand: None,
             next_free: HEAP,
         }
     }
@@ -59,6 +82,9 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
             self.ahead = now as i64 - self.now.as_nanos() as i64;
         }
         let now = Time::from_nanos(now);
+        if let Some(hand) = self.hand.take_if(|hand| hand.is_due(self.now)) {
+            (hand.action)();
+        }
         let context = if self.bus_master {
             Context::new(&self.memory, now)
         } else {
@@ -105,9 +131,12 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
     }
 
     pub fn deadline(&self) -> Option<Time> {
-        let deadline = HostController::<GuestMemoryMmap>::deadline(&self.controller)?;
-        let nanos = deadline.as_nanos().saturating_add_signed(-self.ahead);
-        Some(Time::from_nanos(nanos))
+        let deadline = HostController::<GuestMemoryMmap>::deadline(&self.controller);
+        let deadline = deadline.map(|deadline| {
+            Time::from_nanos(deadline.as_nanos().saturating_add_signed(-self.ahead))
+        });
+        let hand = self.hand.as_ref().map(|hand| hand.at);
+        deadline.into_iter().chain(hand).min()
     }
 
     /// Whether the controller has asked to wake the system since the last look.

@@ -264,7 +264,7 @@ impl OhciDriver {
     fn endpoint(&mut self, pipe: &Pipe, list: ListKind) -> (u8, u8) {
         let key = (pipe.device.address, pipe.endpoint.byte());
         if !self.endpoints.contains_key(&key) {
-            let (ed, dummy) = (self.machine.alloc(16, 16), self.new_td());
+            let (ed, dummy) = (self.new_td(), self.new_td());
             self.machine.store_all(ed, &[0, dummy, dummy, 0]);
             self.endpoints.insert(key, Endpoint { ed, dummy, list, linked: false });
         }
@@ -471,6 +471,18 @@ impl OhciDriver {
         self.endpoints.get_mut(&key).unwrap().linked = false;
     }
 
+    /// A device is gone: its endpoints leave the lists, and their memory is the driver's again.
+    pub fn forget(&mut self, address: u8) {
+        let keys: Vec<_> = self.endpoints.keys().copied().filter(|key| key.0 == address).collect();
+        for key in keys {
+            if self.endpoints[&key].linked {
+                self.unlink(key);
+            }
+            let endpoint = self.endpoints.remove(&key).unwrap();
+            self.free_tds.extend([endpoint.dummy, endpoint.ed]);
+        }
+    }
+
     /// Drops what is left on a queue that the controller does not look at.
     fn empty(&mut self, endpoint: Endpoint) {
         let head = self.machine.load(endpoint.ed + 8);
@@ -571,7 +583,7 @@ impl HostDriver for OhciDriver {
         self.machine.write32(register, port::PRS);
         self.machine.wait_millis(20, |m| m.read32(register) & port::PRS == 0);
         let status = self.machine.read32(register);
-        self.machine.write32(register, port::PRSC | port::CSC | port::PESC);
+        self.machine.write32(register, port::PRSC | port::PESC);
         let enabled = status & (port::CCS | port::PES) == port::CCS | port::PES;
         enabled.then_some(if status & port::LSDA != 0 { Speed::Low } else { Speed::Full })
     }
