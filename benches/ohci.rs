@@ -215,6 +215,34 @@ fn doorbells(c: &mut Criterion) {
             assert_eq!(head & !0xf, DESCRIPTORS + 0x100 + 16 * tds, "all is served");
         });
     }
+    for count in [0, 8, 64] {
+        group.bench_function(BenchmarkId::new("1 TD of 64 bytes beside idle EDs", count), |b| {
+            let mut guest = Guest::new();
+            guest.bulk(DESCRIPTORS);
+            let idle = guest.idle_eds(DESCRIPTORS + 0x1_0000, count);
+            b.iter(|| {
+                guest.queue(DESCRIPTORS, 1, 64);
+                guest.store(DESCRIPTORS + 12, &[idle]);
+                guest.write(0x08, 4);
+                guest.now = guest.now.after_millis(1);
+            });
+        });
+    }
+    for count in [1, 64] {
+        group.bench_function(BenchmarkId::new("1 TD of 64 bytes at each of EDs", count), |b| {
+            let mut guest = Guest::new();
+            guest.bulk(DESCRIPTORS);
+            b.iter(|| {
+                for n in 0..count {
+                    let ed = DESCRIPTORS + 0x1000 * n;
+                    guest.queue(ed, 1, 64);
+                    guest.store(ed + 12, &[if n + 1 == count { 0 } else { ed + 0x1000 }]);
+                }
+                guest.write(0x08, 4);
+                guest.now = guest.now.after_millis(1);
+            });
+        });
+    }
     group.bench_function("read of HcInterruptStatus", |b| {
         let mut guest = Guest::new();
         let mut data = [0; 4];
