@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 const BEGIN: &str = "<!-- conformance -->\n";
 const END: &str = "<!-- end of conformance -->";
 
-fn path(relative: &str) -> PathBuf {
+/// The file, from the package's directory.
+pub fn path(relative: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(relative)
 }
 
@@ -56,11 +58,20 @@ fn conformance_every_rule_of_the_chapter_has_a_test() {
         let names: Vec<_> = tests[rule].iter().map(|name| format!("`{name}`")).collect();
         writeln!(table, "| {rule} | {} |", names.join(", ")).unwrap();
     }
-    let (before, rest) = chapter.split_once(BEGIN).expect("the chapter has a place for the table");
-    let (old, after) = rest.split_once(END).expect("the table has an end");
+    write_between("docs/ehci.md", BEGIN, END, &table, "conformance");
+}
+
+/// Holds what is between two marks of a file to `text`, or with `BLESS=1` makes it so.
+pub fn write_between(file: &str, begin: &str, end: &str, text: &str, tests: &str) {
+    // Two tests write to one file.
+    static WRITER: Mutex<()> = Mutex::new(());
+    let _writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
+    let whole = fs::read_to_string(path(file)).unwrap();
+    let (before, rest) = whole.split_once(begin).expect("the file has a place for it");
+    let (old, after) = rest.split_once(end).expect("which has an end");
     if std::env::var_os("BLESS").is_some() {
-        fs::write(path("docs/ehci.md"), format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
+        fs::write(path(file), format!("{before}{begin}{text}{end}{after}")).unwrap();
     } else {
-        assert!(old == table, "run: BLESS=1 cargo test --test ehci conformance");
+        assert!(old == text, "run: BLESS=1 cargo test --test ehci {tests}");
     }
 }

@@ -24,6 +24,7 @@ mod interrupts;
 mod isochronous;
 mod periodic;
 mod ping;
+mod polling;
 mod ports;
 mod power;
 mod qtd;
