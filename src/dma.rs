@@ -117,6 +117,54 @@ impl<'a, M: GuestMemory + ?Sized> Dma<'a, M> {
         Ok(())
     }
 
+    /// Loads `count` consecutive dwords, of `N` at most, each once and whole: the one at index `guard`
+    /// first, and if its value is `wanted` the others in rising order; the rest is zero. A guest that
+    /// stores the guard last is never seen half done.
+    ///
+    /// # Errors
+    /// If any of them that is loaded is not guest RAM or `address` is not a multiple of 4.
+    pub fn load_guarded<const N: usize>(
+        &self,
+        address: u64,
+        count: usize,
+        guard: usize,
+        wanted: impl FnOnce(u32) -> bool,
+    ) -> Result<Option<[u32; N]>, DmaError> {
+        let len = offset(count.min(N));
+        let error = DmaError { address, len: len as u64 };
+        let Some(slice) = self.region(address, len, Permissions::Read) else {
+            let at = |n: usize| address.checked_add(offset(n) as u64).ok_or(error);
+            return guard_first(count, guard, wanted, |n| self.load(at(n)?).map_err(|_| error));
+        };
+        guard_first(count, guard, wanted, |n| {
+            slice.load(offset(n), Ordering::Acquire).map(u32::from_le).map_err(|_| error)
+        })
+    }
+
+    /// Stores consecutive dwords, each whole, in rising order, but the one at index `guard` last.
+    ///
+    /// # Errors
+    /// If any of them is not guest RAM or `address` is not a multiple of 4; others may have been
+    /// stored then.
+    pub fn store_guarded(
+        &self,
+        address: u64,
+        values: &[u32],
+        guard: usize,
+    ) -> Result<(), DmaError> {
+        let len = offset(values.len());
+        let error = DmaError { address, len: len as u64 };
+        let Some(slice) = self.region(address, len, Permissions::Write) else {
+            let at = |n: usize| address.checked_add(offset(n) as u64).ok_or(error);
+            return guard_last(guard, values, |n, value| {
+                self.store(at(n)?, value).map_err(|_| error)
+            });
+        };
+        guard_last(guard, values, |n, value| {
+            slice.store(value.to_le(), offset(n), Ordering::Release).map_err(|_| error)
+        })
+    }
+
     /// The `len` bytes at `address`, if they lie in one region.
     fn region(
         &self,
@@ -149,6 +197,43 @@ impl<'a, M: GuestMemory + ?Sized> Dma<'a, M> {
         }
         Ok(GuestBuffer { slices, len })
     }
+}
+
+/// Byte offset of dword `n`.
+const fn offset(n: usize) -> usize {
+    n.saturating_mul(4)
+}
+
+/// Loads the dword at index `guard`, and if it is wanted the others of `count`.
+pub(crate) fn guard_first<const N: usize, E>(
+    count: usize,
+    guard: usize,
+    wanted: impl FnOnce(u32) -> bool,
+    mut load: impl FnMut(usize) -> Result<u32, E>,
+) -> Result<Option<[u32; N]>, E> {
+    let first = load(guard)?;
+    if !wanted(first) {
+        return Ok(None);
+    }
+    let mut values = [0; N];
+    for (n, value) in values.iter_mut().enumerate().take(count) {
+        *value = if n == guard { first } else { load(n)? };
+    }
+    Ok(Some(values))
+}
+
+/// Stores all dwords but the one at index `guard`, and then that.
+pub(crate) fn guard_last<E>(
+    guard: usize,
+    values: &[u32],
+    mut store: impl FnMut(usize, u32) -> Result<(), E>,
+) -> Result<(), E> {
+    for (n, value) in values.iter().enumerate() {
+        if n != guard {
+            store(n, *value)?;
+        }
+    }
+    values.get(guard).map_or(Ok(()), |value| store(guard, *value))
 }
 
 /// `segments` with neighbours that continue each other joined and empty ones left out.
@@ -238,5 +323,29 @@ impl<M: GuestMemory + ?Sized> Buffer for GuestBuffer<'_, M> {
         for (_, part) in self.parts(offset, len) {
             part.bitmap().mark_dirty(0, part.len());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guard_is_loaded_first_and_stored_last() {
+        let mut order = Vec::new();
+        let mut load = |n| {
+            order.push(n);
+            Ok::<_, ()>(n as u32 * 10)
+        };
+        let loaded = guard_first::<5, ()>(4, 2, |guard| guard == 20, &mut load);
+        assert_eq!(loaded, Ok(Some([0, 10, 20, 30, 0])));
+        assert_eq!(guard_first::<4, ()>(4, 1, |_| false, &mut load), Ok(None));
+        assert_eq!(order, [2, 0, 1, 3, 1], "an unwanted guard is all that is looked at");
+        order.clear();
+        let stored = guard_last::<()>(2, &[7, 8, 9, 6], |n, value| {
+            order.push(n * 10 + value as usize);
+            Ok(())
+        });
+        assert_eq!((stored, order), (Ok(()), vec![7, 18, 36, 29]));
     }
 }

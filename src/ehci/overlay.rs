@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use vm_memory::GuestMemory;
 
+use super::queue_head::QueueHead;
 use super::spec::{Characteristics, EndpointSpeed, SplitProgress, SplitTag, Token, qh, qtd};
 use super::structures::Structures;
 use crate::dma::DmaError;
@@ -54,21 +55,19 @@ impl Pointers {
 }
 
 impl Overlay {
-    /// The overlay of the queue head at `address`, whose token has been read already.
+    /// The overlay of a queue head.
     pub(super) fn load<M: GuestMemory + ?Sized>(
         memory: &Structures<'_, M>,
-        address: u32,
-        token: Token,
+        head: &QueueHead,
     ) -> Result<Self, DmaError> {
-        let [current, next, alternate] = memory.load_array(address, qh::CURRENT)?;
         Ok(Self {
-            current: current & !0x1f,
-            next,
-            alternate,
-            token,
+            current: head.current,
+            next: head.pointers.next,
+            alternate: head.pointers.alternate,
+            token: head.token,
             buffers: Buffers {
-                low: memory.load_array(address, qh::BUFFERS)?,
-                high: memory.load_wide(address, qh::BUFFERS_HIGH)?,
+                low: memory.load_array(head.address, qh::BUFFERS)?,
+                high: memory.load_wide(head.address, qh::BUFFERS_HIGH)?,
             },
             fresh: false,
         })
@@ -84,13 +83,13 @@ impl Overlay {
         characteristics: Characteristics,
         before: Token,
     ) -> Result<Option<Self>, DmaError> {
-        let mut token = Token::from(memory.load(address, qtd::TOKEN)?);
-        if !token.active() {
+        let active = |token| Token::from(token).active();
+        let Some([next, alternate, token, page0, page1, page2, page3, page4, high @ ..]) =
+            memory.load_guarded::<8, 13>(address, qtd::TOKEN_INDEX, active)?
+        else {
             return Ok(None);
-        }
-        let [next, alternate] = memory.load_array(address, qtd::NEXT)?;
-        let [page0, page1, page2, page3, page4] = memory.load_array(address, qtd::BUFFERS)?;
-        let high = memory.load_wide(address, qtd::BUFFERS_HIGH)?;
+        };
+        let mut token = Token::from(token);
         if !characteristics.toggle_from_qtd() {
             token.set_toggle(before.toggle());
         }
@@ -235,23 +234,28 @@ impl Overlay {
         read: &Self,
     ) -> Result<(), DmaError> {
         if self.fresh {
-            memory.store(address, qh::CURRENT, self.current)?;
-            memory.store(address, qh::NEXT, self.next)?;
-            memory.store_array(address, qh::BUFFERS, &self.buffers.low)?;
-            memory.store_wide(address, qh::BUFFERS_HIGH, &self.buffers.high)?;
-        } else {
-            let mut offset = qh::BUFFERS;
-            for (now, before) in self.buffers.low.iter().zip(&read.buffers.low) {
-                if now != before {
-                    memory.store(address, offset, *now)?;
-                }
-                offset = offset.wrapping_add(4);
-            }
+            let [page0, page1, page2, page3, page4] = self.buffers.low;
+            let [high0, high1, high2, high3, high4] = self.buffers.high;
+            let (current, next, alternate) = (self.current, self.next, self.alternate);
+            let token = self.token.into();
+            let overlay = [
+                current, next, alternate, token, page0, page1, page2, page3, page4, high0, high1,
+                high2, high3, high4,
+            ];
+            let guard = qh::TOKEN_INDEX.saturating_sub(qh::CURRENT_INDEX);
+            return memory.store_guarded((address, qh::CURRENT_INDEX), &overlay, 9, guard);
         }
-        if self.fresh || self.alternate != read.alternate {
+        let mut offset = qh::BUFFERS;
+        for (now, before) in self.buffers.low.iter().zip(&read.buffers.low) {
+            if now != before {
+                memory.store(address, offset, *now)?;
+            }
+            offset = offset.wrapping_add(4);
+        }
+        if self.alternate != read.alternate {
             memory.store(address, qh::ALTERNATE, self.alternate)?;
         }
-        if self.fresh || self.token != read.token {
+        if self.token != read.token {
             memory.store(address, qh::TOKEN, self.token.into())?;
         }
         Ok(())

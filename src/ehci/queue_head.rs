@@ -22,6 +22,9 @@ pub(super) struct QueueHead {
     pub link: Link,
     pub characteristics: Characteristics,
     pub capabilities: Capabilities,
+    /// Current qTD.
+    pub current: u32,
+    pub pointers: Pointers,
     pub token: Token,
 }
 
@@ -91,14 +94,17 @@ impl QueueHead {
         memory: &Structures<'_, M>,
         address: u32,
     ) -> Result<Self, DmaError> {
-        let token = Token::from(memory.load(address, qh::TOKEN)?);
-        let [link, characteristics, capabilities] = memory.load_array(address, qh::LINK)?;
+        let dwords = memory.load_guarded::<7, 7>(address, qh::TOKEN_INDEX, |_| true)?;
+        let [link, characteristics, capabilities, current, next, alternate, token] =
+            dwords.unwrap_or_default();
         Ok(Self {
             address,
             link: Link(link),
             characteristics: characteristics.into(),
             capabilities: capabilities.into(),
-            token,
+            current: current & !0x1f,
+            pointers: Pointers { next, alternate },
+            token: token.into(),
         })
     }
 
@@ -126,16 +132,15 @@ impl QueueHead {
             return Ok(false);
         }
         if self.token.active() {
-            let current = engine.memory.load(self.address, qh::CURRENT)?;
             let identity = Identity {
                 characteristics: self.characteristics.into(),
-                qtd: current & !0x1f,
+                qtd: self.current,
                 token: self.token.into(),
             };
             let key = (schedule, self.address);
             return Ok(!engine.waiting.is_held(key, identity, met));
         }
-        let Some(candidate) = self.candidate(engine)? else {
+        let Some(candidate) = self.candidate() else {
             return Ok(false);
         };
         let token = engine.memory.load(candidate, qtd::TOKEN)?;
@@ -143,15 +148,11 @@ impl QueueHead {
     }
 
     /// The qTD an inactive queue head goes on with (EHCI 4.10.2).
-    fn candidate<M: GuestMemory + ?Sized>(
-        &self,
-        engine: &Engine<'_, M>,
-    ) -> Result<Option<u32>, DmaError> {
+    fn candidate(&self) -> Option<u32> {
         if self.characteristics.inactivate() {
-            return Ok(None);
+            return None;
         }
-        let [next, alternate] = engine.memory.load_array(self.address, qh::NEXT)?;
-        Ok(Pointers { next, alternate }.candidate(self.token))
+        self.pointers.candidate(self.token)
     }
 
     /// The transfer to go on with: the one in the overlay, or the next qTD (EHCI 4.10.1, 4.10.2).
@@ -173,7 +174,7 @@ impl QueueHead {
             return Ok(Found::Nothing(Visit::Idle));
         }
         if token.active() {
-            let overlay = Overlay::load(&engine.memory, address, token)?;
+            let overlay = Overlay::load(&engine.memory, self)?;
             let holds = !engine.waiting.is_empty()
                 && engine.waiting.holds(
                     engine.ports,
@@ -184,7 +185,7 @@ impl QueueHead {
                 );
             return Ok(if holds { Found::Nothing(Visit::Waits) } else { Found::Transfer(overlay) });
         }
-        let Some(candidate) = self.candidate(engine)? else {
+        let Some(candidate) = self.candidate() else {
             return Ok(Found::Nothing(Visit::Idle));
         };
         match Overlay::fetch(&engine.memory, candidate, self.characteristics, token)? {

@@ -432,20 +432,20 @@ pub(super) struct Token {
 /// Offsets of a QH's dwords (EHCI 3.6).
 pub(super) mod qh {
     pub(in super::super) const LINK: u32 = 0x00;
-    pub(in super::super) const CURRENT: u32 = 0x0c;
-    pub(in super::super) const NEXT: u32 = 0x10;
     pub(in super::super) const ALTERNATE: u32 = 0x14;
     pub(in super::super) const TOKEN: u32 = 0x18;
     pub(in super::super) const BUFFERS: u32 = 0x1c;
     pub(in super::super) const BUFFERS_HIGH: u32 = 0x30;
+    /// Index of Current and of the token among the dwords.
+    pub(in super::super) const CURRENT_INDEX: usize = 3;
+    pub(in super::super) const TOKEN_INDEX: usize = 6;
 }
 
 /// Offsets of a qTD's dwords (EHCI 3.5).
 pub(super) mod qtd {
-    pub(in super::super) const NEXT: u32 = 0x00;
     pub(in super::super) const TOKEN: u32 = 0x08;
-    pub(in super::super) const BUFFERS: u32 = 0x0c;
-    pub(in super::super) const BUFFERS_HIGH: u32 = 0x20;
+    /// Index of the token among the dwords.
+    pub(in super::super) const TOKEN_INDEX: usize = 2;
 }
 
 /// The low part of the overlay's page 1 (EHCI 3.6.3).

@@ -61,6 +61,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     entries: Vec<Entry>,
+    /// Where the next search begins: queue heads are met in the same order walk after walk.
+    cursor: usize,
 }
 
 /// A queue head that begins to wait.
@@ -111,8 +113,7 @@ impl Waiting {
         (turn, now): (u64, Microframe),
         met: u64,
     ) -> bool {
-        let found =
-            self.entries.iter().position(|e| e.queue_head == queue_head && e.schedule == schedule);
+        let found = self.find(schedule, queue_head);
         let Some((at, entry)) = found.and_then(|at| Some((at, self.entries.get_mut(at)?))) else {
             return false;
         };
@@ -140,8 +141,7 @@ impl Waiting {
         identity: Identity,
         met: u64,
     ) -> bool {
-        let mut entries = self.entries.iter_mut();
-        let found = entries.find(|e| e.queue_head == queue_head && e.schedule == schedule);
+        let found = self.find(schedule, queue_head).and_then(|at| self.entries.get_mut(at));
         found.is_some_and(|entry| {
             entry.met = met;
             entry.until == Until::Ready && entry.identity == identity
@@ -150,10 +150,9 @@ impl Waiting {
 
     /// Notes that a queue head was met.
     pub(super) fn meet(&mut self, schedule: Schedule, queue_head: u32, met: u64) {
-        for e in &mut self.entries {
-            if e.queue_head == queue_head && e.schedule == schedule {
-                e.met = met;
-            }
+        if let Some(entry) = self.find(schedule, queue_head).and_then(|at| self.entries.get_mut(at))
+        {
+            entry.met = met;
         }
     }
 
@@ -164,7 +163,20 @@ impl Waiting {
         schedule: Schedule,
         queue_head: u32,
     ) {
-        self.forget(ports, |e| e.queue_head == queue_head && e.schedule == schedule);
+        if let Some(at) = self.find(schedule, queue_head) {
+            cancel(ports, &self.entries.swap_remove(at));
+        }
+    }
+
+    /// Place of a queue head; there is one entry for each at most.
+    fn find(&mut self, schedule: Schedule, queue_head: u32) -> Option<usize> {
+        let is_it = |e: &Entry| e.queue_head == queue_head && e.schedule == schedule;
+        let start = self.cursor.min(self.entries.len());
+        let (before, after) = self.entries.split_at(start);
+        let behind = || Some(after.iter().position(is_it)?.saturating_add(start));
+        let at = behind().or_else(|| before.iter().position(is_it))?;
+        self.cursor = at.saturating_add(1);
+        Some(at)
     }
 
     /// The device behind `port` announced that `endpoint` is ready: its queue heads wait no more.

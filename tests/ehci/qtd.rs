@@ -317,12 +317,9 @@ fn ehci_qtd_17_the_token_is_read_before_what_it_guards() {
     let mut queue = rig.open(OUT1, 0);
     let qtd = rig.submit(&mut queue, &[Td::new(Pid::Out, buffer, 512)])[0];
     let accesses = rig.driver.machine.record(100);
-    let reads: Vec<u64> = accesses
-        .iter()
-        .filter(|a| !a.write && a.touches(qtd, 0x34))
-        .map(|a| a.address - u64::from(qtd))
-        .collect();
-    assert_eq!(reads[0], 8, "token first: {reads:?}");
+    // One look takes all of it, the token first: that order is `Dma::load_guarded`'s, and tested there.
+    let reads: Vec<_> = accesses.iter().filter(|a| !a.write && a.touches(qtd, 0x34)).collect();
+    assert_eq!(reads.len(), 1, "{reads:?}");
     for offset in [0, 4, 8, 0xc, 0x10, 0x14, 0x18, 0x1c] {
         let covering = accesses.iter().filter(|a| !a.write && a.touches(qtd + offset, 4)).count();
         assert_eq!(covering, 1, "each dword once: {offset:#x}");
