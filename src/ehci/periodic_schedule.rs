@@ -85,16 +85,23 @@ impl PeriodicSchedule {
     ) -> Result<bool, DmaError> {
         let mut at = from;
         let mut any = false;
+        // A list in which nothing acts is the same in the next frame, as long as nothing is carried out.
+        let mut idle = None;
         // Every round moves `at` on by a microframe at least.
         while at <= to && budget.elements != 0 {
+            let frame_end = at | (MICROFRAMES - 1);
             let entry = self.entry(engine, at)?;
+            if idle == Some(entry) {
+                at = frame_end.saturating_add(1);
+                continue;
+            }
             let looked_at = ELEMENTS.min(budget.elements);
             let mut left = looked_at;
             let busy = self.busy(engine, entry, at, &mut left)?;
             let looked_at = looked_at.saturating_sub(left).max(1);
             budget.elements = budget.elements.saturating_sub(looked_at);
             let ahead = busy.wrapping_shr(slot(at));
-            let frame_end = at | (MICROFRAMES - 1);
+            idle = (busy == 0).then_some(entry);
             if ahead == 0 {
                 at = frame_end.saturating_add(1);
                 continue;

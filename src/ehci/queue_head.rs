@@ -113,6 +113,15 @@ impl QueueHead {
         matches!(self.characteristics.speed(), EndpointSpeed::Full | EndpointSpeed::Low)
     }
 
+    /// The transfer in the overlay as the visit found it.
+    fn present(&self) -> Identity {
+        Identity {
+            characteristics: self.characteristics.into(),
+            qtd: self.current,
+            token: self.token.into(),
+        }
+    }
+
     fn identity(&self, overlay: &Overlay) -> Identity {
         Identity {
             characteristics: self.characteristics.into(),
@@ -132,13 +141,8 @@ impl QueueHead {
             return Ok(false);
         }
         if self.token.active() {
-            let identity = Identity {
-                characteristics: self.characteristics.into(),
-                qtd: self.current,
-                token: self.token.into(),
-            };
             let key = (schedule, self.address);
-            return Ok(!engine.waiting.is_held(key, identity, met));
+            return Ok(!engine.waiting.is_held(key, self.present(), met));
         }
         let Some(candidate) = self.candidate() else {
             return Ok(false);
@@ -174,16 +178,18 @@ impl QueueHead {
             return Ok(Found::Nothing(Visit::Idle));
         }
         if token.active() {
-            let overlay = Overlay::load(&engine.memory, self)?;
             let holds = !engine.waiting.is_empty()
                 && engine.waiting.holds(
                     engine.ports,
                     (schedule, address),
-                    self.identity(&overlay),
+                    self.present(),
                     (engine.turn, engine.microframe),
                     met,
                 );
-            return Ok(if holds { Found::Nothing(Visit::Waits) } else { Found::Transfer(overlay) });
+            if holds {
+                return Ok(Found::Nothing(Visit::Waits));
+            }
+            return Ok(Found::Transfer(Overlay::load(&engine.memory, self)?));
         }
         let Some(candidate) = self.candidate() else {
             return Ok(Found::Nothing(Visit::Idle));
