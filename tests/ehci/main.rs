@@ -32,6 +32,7 @@ mod registers;
 mod short;
 mod sitd;
 mod split;
+mod stall;
 mod story;
 mod stream;
 mod translator;
