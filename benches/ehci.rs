@@ -248,7 +248,7 @@ fn bulk(c: &mut Criterion) {
     let mut group = c.benchmark_group("ehci bulk stream");
     group.throughput(Throughput::Bytes(u64::from(STREAM) * QTD_BYTES as u64));
     for laps in LAPS {
-        let size = format!("{} MiB", laps * STREAM * QTD_BYTES as u32 >> 20);
+        let size = format!("{} MiB", (laps * STREAM * QTD_BYTES as u32) >> 20);
         group.bench_function(BenchmarkId::new("memcpy", &size), |b| {
             let source = vec![0x5a_u8; QTD_BYTES];
             let set = STREAM as usize * QTD_BYTES;
