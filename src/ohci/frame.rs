@@ -113,7 +113,8 @@ impl FrameClock {
             pacing: self.pacing,
             number,
             frt,
-            stopped_at,
+            // FrameRemaining has 14 bits.
+            stopped_at: stopped_at & 0x3fff,
             // No frame begins later than now.
             run: run.map(|Run { start, begun }| Run { start: start.at(now).min(now), begun }),
             early: Early { credit: credit.min(EAGER_BOUNDARIES), since: since.at(now), read },

@@ -55,6 +55,11 @@ impl Default for Registers {
 }
 
 impl Registers {
+    /// The registers as they were saved. SchedulingOverrunCount has two bits.
+    pub(super) fn restored(self) -> Self {
+        Self { soc: self.soc & 3, ..self }
+    }
+
     /// Events happened; they are latched whether enabled or not.
     pub(super) fn raise(&mut self, events: Interrupts) {
         self.status = Interrupts::from_bits(self.status.into_bits() | events.into_bits());

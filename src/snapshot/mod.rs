@@ -44,6 +44,11 @@ pub use state::{Offset, State};
 
 use crate::time::Time;
 
+/// The guide, whose code must work.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/snapshot.md")]
+struct Guide;
+
 /// What a snapshot begins with, so that nothing else is taken for one.
 const FORMAT: &str = "vm-usb snapshot";
 

@@ -6,5 +6,9 @@
 mod driver;
 
 mod courier;
+mod drivers;
+mod golden;
+mod hostile;
 mod instants;
+mod rules;
 mod world;

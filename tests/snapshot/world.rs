@@ -17,6 +17,9 @@ use vm_usb::topology::{Host, Port};
 use vm_usb::usb::{Speed, UsbDevice};
 
 use crate::courier::{Courier, Depot};
+use crate::driver::host::HostDriver;
+use crate::driver::machine::Machine;
+use crate::drivers::{Drivers, Stroke};
 
 /// Blocks of each disk.
 pub const BLOCKS: usize = 64;
@@ -194,6 +197,32 @@ impl Random {
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.next() as u8).collect()
     }
+}
+
+/// A machine that its guest has set up and used for a while.
+pub fn used<C: Drivable, D: HostDriver>(
+    media: &Media,
+    seed: u64,
+    start: impl Fn(Machine<C>) -> D,
+) -> (D, Topology) {
+    let (controller, topology) = build::<C>(media);
+    let mut machine = Machine::new(controller);
+    let depot = media.depot.clone();
+    machine.meanwhile = Some(Box::new(move |_, now| {
+        depot.finish();
+        now
+    }));
+    let mut host = start(machine);
+    let mut drivers = Drivers::bind(&mut host);
+    let mut random = Random(seed);
+    for _ in 0..30 {
+        drivers.step(&mut host, &mut random, &mut |stroke| match stroke {
+            Stroke::Down(key) => topology.keyboard.press(key).unwrap(),
+            Stroke::Up(key) => topology.keyboard.release(key),
+        });
+    }
+    drivers.leave_in_the_middle(&mut host, &topology);
+    (host, topology)
 }
 
 /// A controller whose guest memory is the tests' own.

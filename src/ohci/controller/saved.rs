@@ -108,7 +108,7 @@ impl Snapshot for Ohci {
         RestoreError::same(registers_of(legacy), registers_of(self.legacy))?;
         self.legacy = legacy;
         self.hub.restore(&hub, now)?;
-        self.registers = registers;
+        self.registers = registers.restored();
         self.control.restore(control);
         self.bulk.restore(bulk);
         self.ratio = ratio;
