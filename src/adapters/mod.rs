@@ -29,7 +29,7 @@ pub use clock::MonotonicClock;
 #[cfg(feature = "kvm")]
 pub use kvm::{KvmInterrupt, Resample};
 #[cfg(feature = "event-manager")]
-pub use shared_function::SharedFunction;
+pub use shared_function::{Paused, SharedFunction};
 #[cfg(feature = "event-manager")]
 pub use wake_fd::WakeFd;
 

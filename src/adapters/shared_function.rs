@@ -147,6 +147,15 @@ where
         result
     }
 
+    /// Stops the function until the guard is dropped: vCPU threads wait in their accesses and the event
+    /// loop in its turn. To save a machine, or to restore one, pause its vCPUs and all of its functions
+    /// first.
+    ///
+    /// A thread that has paused the function must not use it but through the guard.
+    pub fn pause(&self) -> Paused<'_, A, C, L> {
+        Paused { shared: self, state: self.lock() }
+    }
+
     /// The timer has gone off. It may be early, since a deadline that moved away left it alone.
     fn timer_went_off(&self) {
         let memory = self.memory.memory();
@@ -161,6 +170,66 @@ where
 
     fn lock(&self) -> MutexGuard<'_, State<A, C, L>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A [`SharedFunction`] that stands still. When this is dropped it goes on: it takes a turn, which
+/// brings it up to the time and to what a restore has put into it.
+pub struct Paused<'a, A, C, L>
+where
+    A: GuestAddressSpace,
+    C: HostController<A::M>,
+    L: InterruptLine,
+{
+    shared: &'a SharedFunction<A, C, L>,
+    state: MutexGuard<'a, State<A, C, L>>,
+}
+
+impl<A, C, L> Paused<'_, A, C, L>
+where
+    A: GuestAddressSpace,
+    C: HostController<A::M>,
+    L: InterruptLine,
+{
+    /// What time it is for the function: the `now` of a snapshot.
+    pub fn now(&self) -> Time {
+        self.shared.clock.now()
+    }
+
+    /// The function, to save.
+    pub fn function(&self) -> &PciFunction<A::M, C, L> {
+        &self.state.function
+    }
+
+    /// The function, to restore.
+    pub fn function_mut(&mut self) -> &mut PciFunction<A::M, C, L> {
+        &mut self.state.function
+    }
+}
+
+impl<A, C, L> fmt::Debug for Paused<'_, A, C, L>
+where
+    A: GuestAddressSpace,
+    C: HostController<A::M>,
+    L: InterruptLine,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Paused").field("clock", &self.shared.clock).finish_non_exhaustive()
+    }
+}
+
+impl<A, C, L> Drop for Paused<'_, A, C, L>
+where
+    A: GuestAddressSpace,
+    C: HostController<A::M>,
+    L: InterruptLine,
+{
+    fn drop(&mut self) {
+        let memory = self.shared.memory.memory();
+        let now = self.shared.clock.now();
+        let State { function, alarm } = &mut *self.state;
+        function.run(&memory, now);
+        alarm.follow(function.deadline(), now);
     }
 }
 

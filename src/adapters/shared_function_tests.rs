@@ -182,3 +182,17 @@ fn only_addresses_in_the_bar_are_the_functions() {
     machine.function.config_write(COMMAND, &[0, 0]);
     assert!(!machine.function.mmio_read(BAR.into(), &mut data), "memory space is disabled");
 }
+
+#[test]
+fn a_paused_function_keeps_others_waiting_and_goes_on_with_a_turn() {
+    let machine = Machine::new();
+    let paused = machine.function.pause();
+    assert!(paused.now() >= Time::ZERO);
+    let vcpu = machine.function.clone();
+    let vcpu = std::thread::spawn(move || vcpu.mmio_write(BAR.into(), &1_u32.to_le_bytes()));
+    assert_eq!(machine.turns(), 0);
+    assert_eq!(paused.function().controller().deadline, None, "the write waits");
+    drop(paused);
+    assert!(vcpu.join().unwrap());
+    assert!(machine.turns() >= 1);
+}
