@@ -33,6 +33,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) ohci_disk: Option<PathBuf>,
 
+    /// Saves the controllers and their devices every MS milliseconds and restores them from that.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub(crate) checkpoint: Option<u64>,
+
     /// Guest memory in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 128,
           value_parser = clap::value_parser!(u32).range(2..=3072))]

@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | `usb.rs` | the embedding itself: ports, controllers, functions, interrupts, disks |
+//! | `checkpoint.rs` | the controllers saved and restored while the guest runs |
 //! | `pci.rs` | bus 0 and configuration mechanism #1 |
 //! | `vm.rs` | the virtual machine: KVM, memory, the event loop's thread and the vCPU's |
 //! | `vcpu.rs` | the vCPU: initial state, exits |
@@ -13,6 +14,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod boot;
+#[cfg(target_arch = "x86_64")]
+mod checkpoint;
 #[cfg(target_arch = "x86_64")]
 mod cli;
 #[cfg(target_arch = "x86_64")]

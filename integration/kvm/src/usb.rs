@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use event_manager::EventSubscriber;
@@ -18,6 +19,7 @@ use vm_usb::topology::{Host, Port};
 use vm_usb::usb::UsbDevice;
 use vm_usb_image::{Access, RawImage};
 
+use crate::checkpoint::Checkpoint;
 use crate::pci::{Bus, PciDevice};
 
 /// Guest memory as everybody here shares it.
@@ -36,7 +38,12 @@ const INTERRUPT_LINE: u64 = 0x3c;
 /// not a high-speed one goes to the companion.
 pub(crate) struct Usb {
     ports: [Port; 2],
+    ohci: Arc<Function<Ohci>>,
+    ehci: Arc<Function<Ehci>>,
 }
+
+/// A controller as vCPU and event loop share it.
+type Function<C> = SharedFunction<Memory, C, KvmInterrupt>;
 
 impl Usb {
     /// Puts the controllers on `bus` and hands what the event loop must serve to `subscribe`.
@@ -53,9 +60,14 @@ impl Usb {
         let clock = MonotonicClock::new();
         let mut plug = Plug { vm, memory, bus, clock, ports: &ports, subscribe: &mut subscribe };
         // Companions have the lower function numbers (EHCI 4.2).
-        plug.add(0, Identity::ohci(), InterruptPin::A, LINE_A, ohci)?;
-        plug.add(1, Identity::ehci(), InterruptPin::B, LINE_B, ehci)?;
-        Ok(Self { ports })
+        let ohci = plug.add(0, Identity::ohci(), InterruptPin::A, LINE_A, ohci)?;
+        let ehci = plug.add(1, Identity::ehci(), InterruptPin::B, LINE_B, ehci)?;
+        Ok(Self { ports, ohci, ehci })
+    }
+
+    /// Saves and restores everything each time `interval` has passed, once the event loop has it.
+    pub(crate) fn checkpoint(&self, interval: Duration) -> anyhow::Result<Checkpoint> {
+        Checkpoint::new(interval, self.ohci.clone(), self.ehci.clone(), self.ports.clone())
     }
 
     /// Plugs a high-speed disk into port 1.
@@ -99,14 +111,14 @@ struct Plug<'a> {
 }
 
 impl Plug<'_> {
-    fn add(
+    fn add<C: HostController<GuestMemoryMmap> + 'static>(
         &mut self,
         number: u8,
         identity: Identity,
         pin: InterruptPin,
         line: u8,
-        controller: impl HostController<GuestMemoryMmap> + 'static,
-    ) -> anyhow::Result<()> {
+        controller: C,
+    ) -> anyhow::Result<Arc<Function<C>>> {
         let (interrupt, resample) = KvmInterrupt::new(self.vm.clone(), line.into())
             .context("KVM does not take the interrupt line")?;
         let placement = Placement { multi_function: true, pin };
@@ -119,8 +131,8 @@ impl Plug<'_> {
         }
         (self.subscribe)(Arc::new(resample));
         (self.subscribe)(function.clone());
-        self.bus.add(SLOT, number, function);
-        Ok(())
+        self.bus.add(SLOT, number, function.clone());
+        Ok(function)
     }
 }
 

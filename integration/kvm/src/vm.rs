@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use event_manager::{EventManager, EventOps, EventSet, EventSubscriber, Events, SubscriberOps};
@@ -47,6 +48,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         (&arguments.ohci_disk, Usb::attach_ohci_disk),
     ] {
         disk.as_ref().map_or(Ok(()), |image| attach(&usb, image))?;
+    }
+
+    if let Some(millis) = arguments.checkpoint {
+        events.add_subscriber(Arc::new(usb.checkpoint(Duration::from_millis(millis))?));
     }
 
     let ports = Ports::new(&vm, bus)?;

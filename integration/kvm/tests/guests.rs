@@ -56,6 +56,19 @@ fn the_bare_metal_guest_works_with_both_disks() {
     if let Err(error) = kvm_ioctls::Kvm::new() {
         return skipped("the_bare_metal_guest_works_with_both_disks", &error);
     }
+    works_with_both_disks(&[]);
+}
+
+#[test]
+fn the_guest_does_not_notice_that_its_controllers_are_saved_and_restored() {
+    if let Err(error) = kvm_ioctls::Kvm::new() {
+        let test = "the_guest_does_not_notice_that_its_controllers_are_saved_and_restored";
+        return skipped(test, &error);
+    }
+    works_with_both_disks(&["--checkpoint", "1"]);
+}
+
+fn works_with_both_disks(more: &[&str]) {
     let elf = guest::ELF.expect("is built on x86-64");
     let folder = tempfile::tempdir().unwrap();
     let image = |name: &str| folder.path().join(name);
@@ -65,6 +78,7 @@ fn the_bare_metal_guest_works_with_both_disks() {
     let mut command = vmm();
     command.args(["--memory", "16", "--kernel", elf]);
     command.arg("--ehci-disk").arg(image("ehci")).arg("--ohci-disk").arg(image("ohci"));
+    command.args(more);
     let (out, errors, code) = run(command);
 
     assert_eq!(guest::common(&out), guest::TRANSCRIPT, "the guest said:\n{out}{errors}");
