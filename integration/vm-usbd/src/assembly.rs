@@ -215,6 +215,8 @@ fn server(
         doorbell,
         gauge: Arc::new(Gauge::new(options.id.clone(), options.kind)),
         spin: SpinPolicy::default(),
+        errands: Arc::default(),
+        restored: false,
     })
 }
 

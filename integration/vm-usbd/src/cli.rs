@@ -48,6 +48,10 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
 
+    /// A file that vm-usbd ctl save wrote: the first client of each controller goes on from there
+    #[arg(long, value_name = "PATH")]
+    pub restore: Option<PathBuf>,
+
     /// A file that takes every transfer, for Wireshark; an old one is replaced
     #[arg(long, value_name = "PATH")]
     pub pcap: Option<PathBuf>,

@@ -7,10 +7,12 @@
 pub mod assembly;
 pub mod backing;
 pub mod channel;
+pub mod checkpoint;
 pub mod cli;
 pub mod clock;
 pub mod control;
 pub mod doorbell;
+pub mod errands;
 pub mod gauge;
 pub mod input;
 pub mod input_socket;

@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use vm_usb::ohci;
 use vm_usbd::assembly::{Assembly, assemble};
+use vm_usbd::checkpoint::{self, Loop};
 use vm_usbd::cli::{Arguments, Command, Ctl, Pacing, Top};
 use vm_usbd::control::{Machine, client};
 use vm_usbd::doorbell::Doorbell;
@@ -101,10 +102,15 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let assembly = assemble(controllers, devices, pacing, capture.as_ref())
         .map_err(|error| (FAILURE, error.to_string()))?;
 
-    let Assembly { servers, board } = assembly;
+    let Assembly { mut servers, board } = assembly;
+    if let Some(path) = &arguments.restore {
+        checkpoint::restore(path, &mut servers, &mut board.root_ports())
+            .map_err(|error| (FAILURE, format!("--restore: {error}")))?;
+    }
+    let loops = servers.iter().map(Loop::of).collect();
     let inputs = Arc::new(board.inputs());
     let gauges = servers.iter().map(|server| server.gauge.clone()).collect();
-    let machine = Arc::new(Machine::new(board, gauges, capture.clone()));
+    let machine = Arc::new(Machine::new(board, gauges, loops, capture.clone()));
     // Both first: a thread that serves one keeps it for as long as the program runs.
     let input = open("--input", arguments.input.as_deref())?;
     let control = open("--control", arguments.control.as_deref())?;

@@ -289,6 +289,21 @@ impl Plugboard {
         Ok(plugged)
     }
 
+    /// Every port of a controller, by its name. One that two controllers share is there once; those of
+    /// hubs go with their hubs.
+    pub fn root_ports(&self) -> Vec<(String, Port)> {
+        let mut ports: Vec<(String, Port)> = Vec::new();
+        let is_hub = |bus: &&Bus| self.plugged.iter().any(|(device, _)| device.id == bus.id);
+        for bus in self.buses.iter().filter(|bus| !is_hub(bus)) {
+            for (number, port) in bus.numbered() {
+                if ports.iter().all(|(_, known)| known != port) {
+                    ports.push((bus.place(number).to_string(), port.clone()));
+                }
+            }
+        }
+        ports
+    }
+
     /// Every port, and what is in it.
     pub fn list(&self) -> Vec<Slot> {
         let slots = self.buses.iter().flat_map(|bus| {

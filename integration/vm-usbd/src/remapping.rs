@@ -18,9 +18,17 @@ pub struct Remapping {
     until: Option<Time>,
     /// The controller was to run meanwhile.
     owed: bool,
+    /// No region is known yet.
+    awaited: bool,
 }
 
 impl Remapping {
+    /// A controller that was restored is to go on as soon as it has its memory: when the client does
+    /// anything else after having made a region known, or makes a pause.
+    pub fn awaited() -> Self {
+        Self { until: Some(Time::from_nanos(u64::MAX)), owed: true, awaited: true }
+    }
+
     /// A region was withdrawn.
     pub fn unmapped(&mut self, now: Time) {
         self.until = Some(now.after_millis(SETTLED_MILLIS));
@@ -29,13 +37,16 @@ impl Remapping {
     /// A region was made known.
     pub fn mapped(&mut self, now: Time) {
         if self.until.is_some() {
+            self.awaited = false;
             self.unmapped(now);
         }
     }
 
     /// A command came that has nothing to do with memory: the change is complete.
     pub fn complete(&mut self) {
-        self.until = None;
+        if !self.awaited {
+            self.until = None;
+        }
     }
 
     /// The controller is to run; returns `false` if it has to wait.
@@ -78,6 +89,19 @@ mod tests {
         remapping.complete();
         assert_eq!(remapping.defer(None), Some(Time::ZERO), "what was owed comes at once");
         assert!(remapping.may_run(START.after_millis(150)));
+        assert_eq!(remapping.defer(None), None);
+    }
+
+    #[test]
+    fn a_restored_controller_waits_for_its_memory() {
+        let mut remapping = Remapping::awaited();
+        remapping.complete();
+        assert!(!remapping.may_run(START), "the client asks for regions and interrupts first");
+        remapping.mapped(START);
+        assert!(!remapping.may_run(START.after_millis(99)));
+        assert_eq!(remapping.defer(None), Some(START.after_millis(100)));
+        remapping.complete();
+        assert!(remapping.may_run(START.after_millis(99)));
         assert_eq!(remapping.defer(None), None);
     }
 

@@ -12,6 +12,7 @@ use vm_usb::time::Time;
 use crate::channel::{Inbox, Outbox, Received, Violation};
 use crate::clock;
 use crate::doorbell::Doorbell;
+use crate::errands::Errands;
 use crate::gauge::Gauge;
 use crate::listener::Listener;
 use crate::session::{Function, Session};
@@ -35,6 +36,10 @@ pub struct Server {
     pub gauge: Arc<Gauge>,
     /// How eagerly to wait for messages.
     pub spin: SpinPolicy,
+    /// What others have the loop do.
+    pub errands: Arc<Errands>,
+    /// The controller is not as after power-on but as it was saved, for the first client to go on with.
+    pub restored: bool,
 }
 
 /// Why a session ended.
@@ -52,7 +57,7 @@ enum End {
 
 impl Server {
     /// Serves one client after another until [`Doorbell::stop`]. Each finds the controller as after
-    /// power-on.
+    /// power-on; the first one may find it [`restored`](Self::restored).
     ///
     /// Returns whether all of them could be served as they should: none broke the protocol, and none
     /// kept memory to itself that its guest used.
@@ -88,7 +93,9 @@ impl Server {
             if let Some(stream) = self.listener.accept() {
                 return Some(stream);
             }
-            self.doorbell.take();
+            if self.doorbell.take() {
+                self.errands.run(&mut self.function);
+            }
             if self.doorbell.fall_asleep() {
                 let mut events = [
                     PollFd::new(self.listener.socket(), PollFlags::IN),
@@ -114,7 +121,8 @@ impl Server {
             listener: &self.listener,
             doorbell: &self.doorbell,
             gauge: &self.gauge,
-            session: Session::new(&mut self.function),
+            errands: &self.errands,
+            session: Session::new(&mut self.function, std::mem::take(&mut self.restored)),
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             spin: Spin::new(self.spin),
@@ -137,6 +145,7 @@ struct Turns<'a> {
     listener: &'a Listener,
     doorbell: &'a Doorbell,
     gauge: &'a Gauge,
+    errands: &'a Errands,
     session: Session<'a>,
     inbox: Inbox,
     outbox: Outbox,
@@ -157,6 +166,9 @@ impl Turns<'_> {
         let heard = self.listen()?;
         let now = clock::now();
         let rung = self.doorbell.take();
+        if rung {
+            self.errands.run(self.session.function());
+        }
         let due = self.session.deadline().is_some_and(|d| d <= now);
         if rung || due {
             self.session.run(now);

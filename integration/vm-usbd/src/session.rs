@@ -45,12 +45,13 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// A new client takes over `function`, which is in the state after power-on.
-    pub fn new(function: &'a mut Function) -> Self {
+    /// A new client takes over `function`, which is in the state after power-on, or as another server
+    /// left it (`restored`): then it stands still until the client has made the guest's memory known.
+    pub fn new(function: &'a mut Function, restored: bool) -> Self {
         Self {
             function,
             ram: GuestRam::default(),
-            remapping: Remapping::default(),
+            remapping: if restored { Remapping::awaited() } else { Remapping::default() },
             negotiated: false,
         }
     }

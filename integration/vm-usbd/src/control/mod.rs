@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use self::verbs::{Reply, Verb};
+use crate::checkpoint::Loop;
 use crate::clock;
 use crate::gauge::Gauge;
 use crate::lines::Answer;
@@ -22,13 +23,24 @@ use crate::statistics::{CaptureCounts, Statistics};
 pub struct Machine {
     board: Mutex<Plugboard>,
     gauges: Vec<Arc<Gauge>>,
+    loops: Vec<Loop>,
     capture: Option<Capture>,
 }
 
 impl Machine {
-    /// A machine whose devices are on `board`, with a gauge for each controller.
-    pub fn new(board: Plugboard, gauges: Vec<Arc<Gauge>>, capture: Option<Capture>) -> Self {
-        Self { board: Mutex::new(board), gauges, capture }
+    /// A machine whose devices are on `board`, with a gauge and a loop for each controller.
+    pub fn new(
+        board: Plugboard,
+        gauges: Vec<Arc<Gauge>>,
+        loops: Vec<Loop>,
+        capture: Option<Capture>,
+    ) -> Self {
+        Self { board: Mutex::new(board), gauges, loops, capture }
+    }
+
+    /// The controllers' loops.
+    pub fn loops(&self) -> &[Loop] {
+        &self.loops
     }
 
     /// The ports and the devices.
@@ -114,7 +126,7 @@ mod tests {
             bus("o0", Port::classic, Speed::Full),
         ]);
         let gauge = Gauge::new("e0".to_owned(), ControllerKind::Ehci);
-        Machine::new(board, vec![Arc::new(gauge)], None)
+        Machine::new(board, vec![Arc::new(gauge)], Vec::new(), None)
     }
 
     fn ask(machine: &Machine, line: &str) -> String {

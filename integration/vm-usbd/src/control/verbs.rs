@@ -4,12 +4,14 @@
 //! fits, a variant of [`Reply`] and how a person reads it.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::Machine;
+use crate::checkpoint::{self, CheckpointError};
 use crate::cli::DeviceOptions;
 use crate::options::OptionError;
 use crate::plugboard::{PlugError, Plugged, Slot};
@@ -39,6 +41,11 @@ pub enum Verb {
     },
     /// Shows what was counted at controllers and endpoints
     Stats,
+    /// Saves all controllers and devices to a file, for --restore; guests go on and notice nothing
+    Save {
+        /// The file, replaced if it is there; a path is the server's, so give it whole
+        path: PathBuf,
+    },
 }
 
 /// What a verb brought.
@@ -53,6 +60,13 @@ pub enum Reply {
     Detached(Vec<Plugged>),
     /// What was counted.
     Statistics(Statistics),
+    /// So many bytes are in the file.
+    Saved {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: usize,
+    },
 }
 
 /// Why a verb was not carried out.
@@ -64,6 +78,9 @@ pub enum VerbError {
     /// It cannot be plugged in or pulled out.
     #[error(transparent)]
     Plug(#[from] PlugError),
+    /// Nothing was saved.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
 }
 
 impl Verb {
@@ -81,6 +98,14 @@ impl Verb {
             }
             Self::Detach { device } => Reply::Detached(machine.board().detach(device)?),
             Self::Replug { device } => Reply::Attached(machine.board().replug(device)?),
+            Self::Save { path } => {
+                // Nothing is plugged in or pulled out meanwhile.
+                let board = machine.board();
+                let bytes = checkpoint::take(machine.loops(), &board.root_ports())?;
+                drop(board);
+                checkpoint::write(path, &bytes)?;
+                Reply::Saved { path: path.clone(), bytes: bytes.len() }
+            }
         })
     }
 }
@@ -95,6 +120,7 @@ impl fmt::Display for Reply {
             }
             Self::Statistics(statistics) => statistics.fmt(f),
             Self::Attached(device) => write!(f, "{} is in {}", device.id, device.place),
+            Self::Saved { path, bytes } => write!(f, "{bytes} bytes are in {}", path.display()),
             Self::Detached(devices) => {
                 for (index, device) in devices.iter().enumerate() {
                     let end = if index == 0 { "" } else { "\n" };

@@ -50,6 +50,15 @@ impl Ehci {
         Self { client, memory, address: 0, toggles: [0; 3] }
     }
 
+    /// Connects anew, to a server that was restored: the guest's memory and its driver are as they were,
+    /// and the function is not touched.
+    pub fn reconnect(&mut self, socket: &Path) {
+        self.client = Client::connect(socket);
+        self.client.negotiate();
+        let memory = self.memory.as_ref().unwrap().as_fd();
+        assert_eq!(self.client.map(0, RAM, Some(memory)), 0);
+    }
+
     fn read(&mut self, offset: u64) -> u32 {
         self.client.register(offset)
     }
@@ -119,7 +128,11 @@ impl Ehci {
         self.poke(QUEUE_HEAD, &head);
         self.write(ASYNCLISTADDR, QUEUE_HEAD);
         self.write(USBCMD, 0x21);
-        self.wait(|ehci| ehci.peek(QTD + 8) & 0x80 == 0);
+        // Memory alone would not show that the server has gone.
+        self.wait(|ehci| {
+            ehci.status();
+            ehci.peek(QTD + 8) & 0x80 == 0
+        });
         self.write(USBCMD, 0x01);
         self.wait(|ehci| ehci.status() & 0x8000 == 0);
         let token = self.peek(QTD + 8);
@@ -162,13 +175,23 @@ impl Ehci {
 
     /// A command of the bulk-only transport; returns its status.
     fn command(&mut self, block: [u8; 16], len: u8, data: Option<&[u8]>) -> u8 {
+        self.begin_command(block, len, data);
+        self.end_command(data)
+    }
+
+    /// Sends a command's wrapper.
+    fn begin_command(&mut self, block: [u8; 16], len: u8, data: Option<&[u8]>) {
         let mut wrapper = b"USBC\x01\0\0\0".to_vec();
         wrapper.extend((data.map_or(0, <[u8]>::len) as u32).to_le_bytes());
         wrapper.extend([0, 0, len]);
         wrapper.extend(block);
-        let memory = self.memory.as_ref().unwrap().try_clone().unwrap();
-        memory.write_all_at(&wrapper, DATA.into()).unwrap();
+        self.memory.as_ref().unwrap().write_all_at(&wrapper, DATA.into()).unwrap();
         assert_eq!(self.bulk(2, OUT, 31), 0);
+    }
+
+    /// Sends a command's data and fetches its status.
+    fn end_command(&mut self, data: Option<&[u8]>) -> u8 {
+        let memory = self.memory.as_ref().unwrap().try_clone().unwrap();
         if let Some(data) = data {
             memory.write_all_at(data, DATA.into()).unwrap();
             assert_eq!(self.bulk(2, OUT, data.len()), 0);
@@ -180,11 +203,40 @@ impl Ehci {
         status[12]
     }
 
+    /// Writes sectors from `number` on.
     pub fn write_sector(&mut self, number: u8, data: &[u8]) {
-        let mut block = [0; 16];
-        block[0] = 0x2a;
-        block[5] = number;
-        block[8] = 1;
-        assert_eq!(self.command(block, 10, Some(data)), 0);
+        assert_eq!(self.command(write(number, data.len(), false), 10, Some(data)), 0);
     }
+
+    /// The same with FUA: they are durable then.
+    pub fn write_durably(&mut self, number: u8, data: &[u8]) {
+        assert_eq!(self.command(write(number, data.len(), true), 10, Some(data)), 0);
+    }
+
+    /// SYNCHRONIZE CACHE.
+    pub fn synchronize(&mut self) {
+        let mut block = [0; 16];
+        block[0] = 0x35;
+        assert_eq!(self.command(block, 10, None), 0);
+    }
+
+    /// Begins to write sectors, and stops before their data is sent.
+    pub fn begin_write(&mut self, number: u8, data: &[u8]) {
+        self.begin_command(write(number, data.len(), false), 10, Some(data));
+    }
+
+    /// Ends what [`begin_write`](Self::begin_write) began.
+    pub fn end_write(&mut self, data: &[u8]) {
+        assert_eq!(self.end_command(Some(data)), 0);
+    }
+}
+
+/// WRITE (10), with FUA if it is to be durable.
+fn write(number: u8, len: usize, durable: bool) -> [u8; 16] {
+    let mut block = [0; 16];
+    block[0] = 0x2a;
+    block[1] = u8::from(durable) << 3;
+    block[5] = number;
+    block[8] = (len / 512) as u8;
+    block
 }

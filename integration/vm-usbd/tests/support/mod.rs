@@ -137,6 +137,8 @@ impl Bench {
             doorbell: doorbell.clone(),
             gauge: Arc::new(Gauge::new(name.to_owned(), ControllerKind::Ohci)),
             spin,
+            errands: Arc::default(),
+            restored: false,
         };
         let thread = std::thread::spawn(move || server.run());
         Self { path, doorbell, thread: Some(thread) }
@@ -181,6 +183,14 @@ impl Reply {
     }
 }
 
+/// What a thread ends with whose server has gone: not a failure if somebody killed it.
+pub struct Lost;
+
+fn lost(error: &std::io::Error) -> ! {
+    eprintln!("the server went away: {error}");
+    std::panic::resume_unwind(Box::new(Lost))
+}
+
 /// The client's side, byte by byte.
 pub struct Client {
     pub stream: UnixStream,
@@ -203,7 +213,7 @@ impl Client {
             assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
         }
         let sent = sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
-        assert_eq!(sent, Ok(bytes.len()));
+        assert_eq!(sent.unwrap_or_else(|error| lost(&error.into())), bytes.len());
     }
 
     /// A command as bytes.
@@ -224,10 +234,10 @@ impl Client {
     /// Receives a reply.
     pub fn receive(&mut self) -> Reply {
         let mut bytes = [0; HEADER_SIZE];
-        self.stream.read_exact(&mut bytes).unwrap();
+        self.stream.read_exact(&mut bytes).unwrap_or_else(|error| lost(&error));
         let header = Header::read_from_bytes(&bytes).unwrap();
         let mut payload = vec![0; header.message_size as usize - HEADER_SIZE];
-        self.stream.read_exact(&mut payload).unwrap();
+        self.stream.read_exact(&mut payload).unwrap_or_else(|error| lost(&error));
         Reply { header, payload }
     }
 
