@@ -13,7 +13,7 @@ use crate::lab_run::{Bench, Options};
 use crate::setup::{Kernel, Lab};
 use crate::tally::Tally;
 use crate::usbtest::Selection;
-use crate::{acceptance, bench, boot, printer, test, usbtest};
+use crate::{acceptance, bench, boot, hotplug, printer, test, usbtest};
 
 /// The lab: stock Linux guests on this project's USB controllers.
 #[derive(Parser)]
@@ -141,6 +141,14 @@ enum Task {
         #[arg(long = "case", value_name = "NUMBER")]
         cases: Vec<u32>,
     },
+    /// Pull devices out of a guest that is working with them, and plug them in again.
+    Hotplug {
+        #[command(flatten)]
+        guest: GuestArguments,
+        /// How often each device behind each controller.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rounds: u32,
+    },
     /// Fetch QEMU, kernels and the guest's userland into the cache, and nothing more.
     Setup {
         /// Which kernels; all when none is named.
@@ -190,6 +198,7 @@ fn carry_out(task: Task) -> Result<ExitCode> {
             };
             Ok(verdict(usbtest::run(guest.options(), &selection)?))
         }
+        Task::Hotplug { guest, rounds } => Ok(verdict(hotplug::run(guest.options(), rounds)?)),
         Task::Setup { kernel } => {
             let kernels = if kernel.is_empty() {
                 vec![Kernel::Bookworm, Kernel::Trixie, Kernel::Backports]

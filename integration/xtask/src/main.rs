@@ -10,6 +10,7 @@ mod bench;
 mod boot;
 mod cli;
 mod guest;
+mod hotplug;
 mod images;
 mod initramfs;
 mod lab_run;

@@ -47,6 +47,17 @@ impl InputDevices {
         Ok(())
     }
 
+    /// Waits for the next events and appends them.
+    pub(crate) fn append(&mut self, events: &mut Vec<InputEvent>) -> Result<()> {
+        let mut ready: Vec<_> =
+            self.0.iter().map(|(_, file)| PollFd::new(file, PollFlags::IN)).collect();
+        poll(&mut ready, None)?;
+        for (device, file) in &mut self.0 {
+            drain(device, file, events)?;
+        }
+        Ok(())
+    }
+
     /// Every event until there are `at_least`, or the time is up.
     pub(crate) fn read(&mut self, at_least: usize, milliseconds: u64) -> Result<Vec<InputEvent>> {
         let end = Instant::now() + Duration::from_millis(milliseconds);

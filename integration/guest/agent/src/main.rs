@@ -10,6 +10,7 @@
 mod direct;
 mod disks;
 mod filesystem;
+mod hotplug;
 mod input;
 mod inventory;
 mod measure;

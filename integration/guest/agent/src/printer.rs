@@ -56,8 +56,7 @@ pub(crate) fn page(controller: &str, page: Page) -> Result<Latencies> {
 impl Printer {
     /// Opens the printer and asks once: from its answer on, every other is known.
     fn open(controller: &str) -> Result<Self> {
-        modprobe(&["usblp"])?;
-        let node = wait::until(|| node(controller))?;
+        let node = await_node(controller)?;
         let options = OpenOptions::new().read(true).write(true).open(&node);
         let node = options.with_context(|| node.clone())?;
         let mut printer = Self { node, number: 0, printed: 0 };
@@ -89,7 +88,12 @@ impl Printer {
     }
 }
 
-/// The device node of the printer behind `controller`.
+/// The device node of the printer behind `controller`; waits for it to come.
+pub(crate) fn await_node(controller: &str) -> Result<String> {
+    modprobe(&["usblp"])?;
+    wait::until(|| node(controller))
+}
+
 fn node(controller: &str) -> Result<String> {
     let found = entries("/sys/class/usbmisc")?.into_iter().find(|(name, path)| {
         name.starts_with("lp") && usb_controller(path).is_some_and(|found| found == controller)

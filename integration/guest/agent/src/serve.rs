@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use guest_protocol::{Answer, Hello, Reply, Request, parse, send};
 
+use crate::hotplug::Worker;
 use crate::input::InputDevices;
 use crate::{disks, filesystem, inventory, measure, printer, reload, usbtest};
 
@@ -14,19 +15,26 @@ pub(crate) fn serve(channel: File) -> Result<()> {
     let mut writer = channel.try_clone()?;
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     send(&mut writer, &Hello { kernel })?;
-    let mut input = InputDevices::default();
+    let mut state = State::default();
     for line in BufReader::new(channel).lines() {
         let request = parse::<Request>(&line?).map_err(|error| anyhow!(error))?;
         if request == Request::PowerOff {
             return Ok(send::<Answer>(&mut writer, &Ok(Reply::Done))?);
         }
-        let answer: Answer = carry_out(request, &mut input).map_err(|error| format!("{error:#}"));
+        let answer: Answer = carry_out(request, &mut state).map_err(|error| format!("{error:#}"));
         send(&mut writer, &answer)?;
     }
     Ok(())
 }
 
-fn carry_out(request: Request, input: &mut InputDevices) -> Result<Reply> {
+/// What is kept from one request to another.
+#[derive(Default)]
+struct State {
+    input: InputDevices,
+    worker: Option<Worker>,
+}
+
+fn carry_out(request: Request, state: &mut State) -> Result<Reply> {
     match request {
         Request::Inventory { disks, input_devices } => {
             inventory::when_complete(disks, input_devices).map(Reply::Inventory)
@@ -42,9 +50,9 @@ fn carry_out(request: Request, input: &mut InputDevices) -> Result<Reply> {
             measure::random(&controller, count, seed).map(Reply::Latencies)
         }
         Request::Filesystem { controller } => filesystem::exercise(&controller).map(Reply::Traffic),
-        Request::OpenInput => input.open().map(|()| Reply::Done),
+        Request::OpenInput => state.input.open().map(|()| Reply::Done),
         Request::ReadInput { at_least, milliseconds } => {
-            input.read(at_least, milliseconds).map(Reply::Input)
+            state.input.read(at_least, milliseconds).map(Reply::Input)
         }
         Request::Reload { times } => reload::cycle(times).map(Reply::Reloaded),
         Request::Unbind { controller } => reload::unbind(&controller).map(|()| Reply::Done),
@@ -60,6 +68,14 @@ fn carry_out(request: Request, input: &mut InputDevices) -> Result<Reply> {
         }
         Request::UsbTest { controller, test } => {
             usbtest::run(&controller, test).map(Reply::UsbTest)
+        }
+        Request::AwaitPlugged { controller, device } => {
+            state.worker = Some(Worker::new(&controller, device)?);
+            Ok(Reply::Done)
+        }
+        Request::WorkUntilPulled => {
+            let worker = state.worker.take().context("no device was waited for")?;
+            worker.work().map(Reply::Pulled)
         }
         Request::PowerOff => Ok(Reply::Done),
     }

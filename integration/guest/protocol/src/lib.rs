@@ -5,11 +5,13 @@
 //! port for itself, so neither side has to tell the two apart.
 
 mod gadgets;
+mod hotplug;
 mod pattern;
 mod report;
 mod request;
 
 pub use gadgets::{Page, TestPattern, UsbTest, UsbTestOutcome};
+pub use hotplug::{Pluggable, Pulled, printed_byte};
 pub use pattern::{Block, Pattern, WritePlan};
 pub use report::{
     Controller, Disk, InputEvent, InterruptMode, Inventory, Latencies, Reloaded, Throughput,

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    InputEvent, Inventory, Latencies, Page, PciAddress, Reloaded, TestPattern, Throughput, Traffic,
-    UsbTest, UsbTestOutcome, WritePlan,
+    InputEvent, Inventory, Latencies, Page, PciAddress, Pluggable, Pulled, Reloaded, TestPattern,
+    Throughput, Traffic, UsbTest, UsbTestOutcome, WritePlan,
 };
 
 /// The agent's first line: it runs, and the guest's modules are loaded.
@@ -113,6 +113,15 @@ pub enum Request {
         /// The case.
         test: UsbTest,
     },
+    /// Wait until the device behind a controller is there, and get ready to work with it.
+    AwaitPlugged {
+        /// Which one.
+        controller: PciAddress,
+        /// What it is.
+        device: Pluggable,
+    },
+    /// Work with that device until it is pulled out and the kernel has let go of it.
+    WorkUntilPulled,
     /// End the guest.
     PowerOff,
 }
@@ -141,4 +150,6 @@ pub enum Reply {
     Reloaded(Reloaded),
     /// To [`Request::UsbTest`].
     UsbTest(UsbTestOutcome),
+    /// To [`Request::WorkUntilPulled`].
+    Pulled(Pulled),
 }

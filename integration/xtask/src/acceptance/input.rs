@@ -64,7 +64,7 @@ pub(crate) fn tablet(guest: &mut Guest, rig: &Rig) -> Result<String> {
 }
 
 fn inject(guest: &Guest, lines: &[String]) -> Result<()> {
-    guest.server().context("the tablet is not ours")?.inject(lines)
+    guest.server().context("the tablet is not ours")?.hand().inject(lines)
 }
 
 fn read(guest: &mut Guest, at_least: usize) -> Result<Vec<InputEvent>> {

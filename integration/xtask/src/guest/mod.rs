@@ -1,11 +1,13 @@
 //! A running guest: what it is made of, how it is started, how one talks to it.
 
 mod console;
+mod hand;
 mod machine;
 mod rig;
 mod server;
 mod session;
 
+pub(crate) use hand::Hand;
 pub(crate) use machine::{Firmware, Interrupts};
 pub(crate) use rig::{Attachment, Controller, Kind, Loopback, Maker, Rig, Wiring};
 pub(crate) use server::{Pacing, build as build_server};

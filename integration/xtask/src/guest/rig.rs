@@ -187,6 +187,19 @@ impl Rig {
         self
     }
 
+    /// A controller of ours of each kind, with nothing plugged in.
+    pub(crate) fn empty() -> Self {
+        let controller = |id, kind, slot| Controller {
+            id,
+            kind,
+            maker: Maker::Ours,
+            slot,
+            wiring: Wiring::Direct,
+            devices: Vec::new(),
+        };
+        Self { controllers: vec![controller("e0", Kind::Ehci, 4), controller("o0", Kind::Ohci, 5)] }
+    }
+
     /// One controller of ours with one device.
     pub(crate) fn single(kind: Kind, device: Attachment) -> Self {
         let id = match kind {

@@ -1,8 +1,6 @@
 //! `vm-usbd`, the server of our controllers, started and ended as a person would.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
@@ -11,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::hand::Hand;
 use super::machine::socket;
 use guest_protocol::TestPattern;
 
@@ -43,7 +42,7 @@ impl Pacing {
 pub(crate) struct Server {
     child: Child,
     log: PathBuf,
-    input: PathBuf,
+    hand: Hand,
 }
 
 /// Builds the server and gives its program.
@@ -67,20 +66,18 @@ impl Server {
         run: &Path,
         pacing: Option<Pacing>,
     ) -> Result<Self> {
-        let input = run.join("input");
+        let hand = Hand::new(program, run);
         let log = run.join("vm-usbd.log");
         let mut command = Command::new(program);
         command.args(arguments(rig, run, pacing));
-        let has_input = rig.input_devices_of(Maker::Ours) > 0;
-        if has_input {
-            command.arg("--input").arg(&input);
-        }
+        command.arg("--input").arg(hand.input()).arg("--control").arg(hand.control());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
         let child =
             command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        let mut server = Self { child, log, input };
+        let mut server = Self { child, log, hand };
         let sockets = rig.of(Maker::Ours).map(|controller| socket(run, controller));
-        for socket in sockets.chain(has_input.then(|| server.input.clone())) {
+        let own = [server.hand.input(), server.hand.control()].map(Path::to_owned);
+        for socket in sockets.chain(own) {
             server.wait_for(&socket)?;
         }
         Ok(server)
@@ -110,21 +107,9 @@ impl Server {
         shell::last_lines(&fs::read(&self.log).unwrap_or_default())
     }
 
-    /// Sends lines to the input socket; each must be answered with `ok`.
-    pub(crate) fn inject(&self, lines: &[String]) -> Result<()> {
-        let stream = UnixStream::connect(&self.input).context("vm-usbd's input socket")?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut answers = BufReader::new(stream.try_clone()?);
-        let mut writer = stream;
-        for line in lines {
-            writeln!(writer, "{line}")?;
-            let mut answer = String::new();
-            answers.read_line(&mut answer).with_context(|| format!("no answer to `{line}`"))?;
-            if answer.trim() != "ok" {
-                bail!("vm-usbd answered `{}` to `{line}`", answer.trim());
-            }
-        }
-        Ok(())
+    /// Who presses its keys and pulls its plugs.
+    pub(crate) fn hand(&self) -> &Hand {
+        &self.hand
     }
 
     /// Asks it to end, as a service manager would; the data is then in the images.

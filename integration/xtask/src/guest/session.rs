@@ -201,7 +201,9 @@ impl Guest {
     /// Presses and releases `key` on the keyboard of the rig.
     pub(crate) fn tap(&self, key: &str) -> Result<()> {
         match (&self.server, self.rig.device_id(&Attachment::Keyboard)) {
-            (Some(server), Some(keyboard)) => server.inject(&[format!("tap {keyboard} {key}")]),
+            (Some(server), Some(keyboard)) => {
+                server.hand().inject(&[format!("tap {keyboard} {key}")])
+            }
             (None, Some(_)) => {
                 let mut monitor = UnixStream::connect(&self.monitor).context("QEMU's monitor")?;
                 writeln!(monitor, "sendkey {key}").context("QEMU's monitor")?;
@@ -219,7 +221,12 @@ impl Guest {
     }
 
     /// Powers the guest off and ends the server; then every write is in the images. Trouble on the console fails.
-    pub(crate) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(self) -> Result<()> {
+        self.end_but_for(&|_| false)
+    }
+
+    /// The same, but for trouble that is no wonder.
+    pub(crate) fn end_but_for(mut self, expected: &dyn Fn(&str) -> bool) -> Result<()> {
         if self.channel.is_some() {
             self.call(&Request::PowerOff)?;
             let start = Instant::now();
@@ -239,7 +246,8 @@ impl Guest {
         if let Some(server) = self.server.take() {
             server.end()?;
         }
-        let trouble = self.console.trouble();
+        let mut trouble = self.console.trouble();
+        trouble.retain(|line| !expected(line));
         if !trouble.is_empty() {
             bail!("the guest's kernel complained:\n{}", trouble.join("\n"));
         }
