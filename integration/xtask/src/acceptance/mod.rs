@@ -13,6 +13,7 @@ use anyhow::Result;
 use guest_protocol::TestPattern;
 
 use crate::guest::{Interrupts, Kind, Maker, Rig, Wiring};
+use crate::hotplug;
 use crate::lab_run::{Bench, Options};
 use crate::setup::Kernel;
 use crate::tally::Tally;
@@ -28,9 +29,14 @@ pub(crate) enum Scenario {
     Translators(Kernel),
     /// The kernel's own test of host controllers.
     UsbTest(Kind, Wiring),
+    /// Devices that are pulled out at work.
+    Hotplug,
     Firmware(Kind),
     BareMetal,
 }
+
+/// Each device is pulled out this often here; `cargo xtask hotplug` does it twenty times.
+const HOTPLUG_ROUNDS: u32 = 2;
 
 /// Bulk and unlink cases of `usbtest` run this often here; `cargo xtask usbtest` runs them a thousand times.
 const USBTEST_ITERATIONS: u32 = 20;
@@ -40,7 +46,7 @@ const USBTEST_CASES: RangeInclusive<u32> = 0..=29;
 const ISOCHRONOUS_CASES: [u32; 4] = [15, 16, 22, 23];
 
 /// Every scenario.
-pub(crate) const ALL: [Scenario; 11] = [
+pub(crate) const ALL: [Scenario; 12] = [
     Scenario::Linux(Kernel::Bookworm, Interrupts::Msi),
     Scenario::Linux(Kernel::Bookworm, Interrupts::Intx),
     Scenario::Linux(Kernel::Backports, Interrupts::Msi),
@@ -49,6 +55,7 @@ pub(crate) const ALL: [Scenario; 11] = [
     Scenario::UsbTest(Kind::Ohci, Wiring::Direct),
     Scenario::UsbTest(Kind::Ehci, Wiring::Direct),
     Scenario::UsbTest(Kind::Ehci, Wiring::Translator),
+    Scenario::Hotplug,
     Scenario::Firmware(Kind::Ehci),
     Scenario::Firmware(Kind::Ohci),
     Scenario::BareMetal,
@@ -59,7 +66,7 @@ impl Scenario {
     pub(crate) fn kernel(self) -> Option<Kernel> {
         match self {
             Self::Linux(kernel, _) | Self::Hubs(kernel) | Self::Translators(kernel) => Some(kernel),
-            Self::UsbTest(..) => Some(Options::default().kernel),
+            Self::UsbTest(..) | Self::Hotplug => Some(Options::default().kernel),
             Self::Firmware(_) | Self::BareMetal => None,
         }
     }
@@ -78,6 +85,7 @@ impl Scenario {
                 format!("usbtest, {}, behind a translator", kind.name().to_uppercase())
             }
             Self::UsbTest(kind, _) => format!("usbtest, {}", kind.name().to_uppercase()),
+            Self::Hotplug => "devices pulled out at work".to_owned(),
             Self::Firmware(Kind::Ehci) => "SeaBIOS, EHCI disk".to_owned(),
             Self::Firmware(Kind::Ohci) => "SeaBIOS, OHCI disk".to_owned(),
             Self::BareMetal => "bare-metal guest".to_owned(),
@@ -95,7 +103,10 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
                 linux::run(bench, maker, kernel, interrupts, &|rig| rig, &mut tally)?
             }
             // QEMU's hub is a full-speed one, which its EHCI cannot use, and it has no source and sink.
-            Scenario::Hubs(_) | Scenario::Translators(_) | Scenario::UsbTest(..)
+            Scenario::Hubs(_)
+            | Scenario::Translators(_)
+            | Scenario::UsbTest(..)
+            | Scenario::Hotplug
                 if maker == Maker::Qemu =>
             {
                 println!("        only ours");
@@ -120,6 +131,9 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
                     Ok("the log is clean".to_owned())
                 });
                 tally.add(cases);
+            }
+            Scenario::Hotplug => {
+                hotplug::in_guest(bench, Options::default(), HOTPLUG_ROUNDS, &mut tally)?
             }
             Scenario::Firmware(kind) => firmware::run(bench, maker, kind, &mut tally)?,
             Scenario::BareMetal => bare_metal::run(bench, maker, &mut tally)?,
