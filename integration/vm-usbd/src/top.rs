@@ -80,7 +80,7 @@ fn frame(page: &str, rows: usize, columns: usize) -> String {
     let lines: Vec<String> = lines
         .map(|line| line.chars().take(columns.max(1)).chain(CLEAR_LINE.chars()).collect())
         .collect();
-    format!("{HOME}{}{CLEAR_REST}", lines.join("\r\n"))
+    format!("{HOME}{}{CLEAR_REST}", lines.join("\n"))
 }
 
 /// The terminal's other screen; the first is back when this is dropped.
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_frame_fits_the_terminal_and_leaves_nothing_of_the_one_before() {
         let page = "first line\nsecond\nthird\nfourth";
-        assert_eq!(frame(page, 3, 6), "\x1b[Hfirst \x1b[K\r\nsecond\x1b[K\r\nthird\x1b[K\x1b[J");
+        assert_eq!(frame(page, 3, 6), "\x1b[Hfirst \x1b[K\nsecond\x1b[K\nthird\x1b[K\x1b[J");
         assert_eq!(frame("x", 0, 0), "\x1b[Hx\x1b[K\x1b[J");
     }
 }

@@ -3,10 +3,13 @@
 mod support;
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use support::ehci::{self, Ehci};
 use support::program::{Folder, Running, program, words};
 use vm_usbd::control::verbs::Reply;
@@ -122,6 +125,42 @@ fn top_into_a_pipe_is_one_page_without_escape_codes() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
     assert!(said.contains("is vm-usbd running with --control?"), "{said}");
+}
+
+#[test]
+fn top_on_a_terminal_redraws_until_it_is_interrupted_and_leaves_the_screen_as_it_was() {
+    let served = Served::new("terminal", "", "warn");
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let theirs = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+    let theirs = fs::File::options().read(true).write(true).open(theirs).unwrap();
+    let size = Winsize { ws_row: 10, ws_col: 40, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&theirs, size).unwrap();
+    let arguments = format!("top {} --interval 20", served.control.display());
+    let mut child = program(&words(&arguments)).stdout(theirs).spawn().unwrap();
+    let mut screen = fs::File::from(ours);
+    let mut shown = Vec::new();
+    let mut read_until = |done: &dyn Fn(&str) -> bool| {
+        while !done(&String::from_utf8_lossy(&shown)) {
+            let mut more = [0; 4096];
+            match screen.read(&mut more) {
+                Ok(count) => shown.extend(&more[..count]),
+                // Nobody holds the other end any more.
+                Err(_) => break,
+            }
+        }
+        String::from_utf8(shown.clone()).unwrap()
+    };
+    let page = read_until(&|text| text.matches("\x1b[Hvm-usbd at ").count() >= 3);
+    assert!(page.starts_with("\x1b[?1049h\x1b[?25l\x1b[H"), "{page:?}");
+    assert!(page.contains("\r\nCONTROLLER  KIND  CLIENT  INTERRUPTS  RE\x1b[K"), "cut: {page:?}");
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, Signal::INT).unwrap();
+    let page = read_until(&|text| text.ends_with("\x1b[?25h\x1b[?1049l"));
+    assert!(page.ends_with("\x1b[?25h\x1b[?1049l"), "{page:?}");
+    assert!(child.wait().unwrap().success());
+    served.end();
 }
 
 #[test]
