@@ -13,6 +13,9 @@ use vm_memory::{Bytes, GuestAddress, GuestMemory, Permissions, VolatileSlice};
 
 use crate::usb::Buffer;
 
+/// Bytes that [`Dma::load_near`] looks up at once.
+const PAGE: u64 = 0x1000;
+
 /// An access to guest memory that no RAM answered.
 ///
 /// Nothing but RAM is ever reached: an address in another device's registers, or in the controller's
@@ -91,6 +94,30 @@ impl<'a, M: GuestMemory + ?Sized> Dma<'a, M> {
             at = at.checked_add(4).ok_or(error)?;
         }
         Ok(values)
+    }
+
+    /// [`load_array`](Self::load_array) for one of many structures that are likely to lie in the page of
+    /// the one before: `page` remembers it. Only the second in a row makes it worth looking up.
+    ///
+    /// # Errors
+    /// As `load_array`.
+    pub(crate) fn load_near<const N: usize>(
+        &self,
+        page: &mut Page<'a, M>,
+        address: u64,
+    ) -> Result<[u32; N], DmaError> {
+        let start = address & !(PAGE - 1);
+        if page.start != start {
+            *page = Page { start, slice: None };
+            return self.load_array(address);
+        }
+        if page.slice.is_none() {
+            page.slice = self.region(start, PAGE as usize, Permissions::Read);
+        }
+        match page.load_array(address) {
+            Some(values) => Ok(values),
+            None => self.load_array(address),
+        }
     }
 
     /// Stores consecutive dwords, each whole, in rising order.
@@ -234,6 +261,31 @@ pub(crate) fn guard_last<E>(
         }
     }
     values.get(guard).map_or(Ok(()), |value| store(guard, *value))
+}
+
+/// The page of the structure that was loaded last, see [`Dma::load_near`].
+pub(crate) struct Page<'a, M: GuestMemory + ?Sized> {
+    start: u64,
+    slice: Option<VolatileSlice<'a, BS<'a, M::Bitmap>>>,
+}
+
+impl<M: GuestMemory + ?Sized> Page<'_, M> {
+    /// Not knowing any.
+    pub(crate) fn unknown() -> Self {
+        Self { start: u64::MAX, slice: None }
+    }
+
+    /// `None` if the dwords do not lie in this page.
+    fn load_array<const N: usize>(&self, address: u64) -> Option<[u32; N]> {
+        let slice = self.slice.as_ref()?;
+        let mut offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        let mut values = [0; N];
+        for value in &mut values {
+            *value = u32::from_le(slice.load(offset, Ordering::Acquire).ok()?);
+            offset = offset.saturating_add(4);
+        }
+        Some(values)
+    }
 }
 
 /// `segments` with neighbours that continue each other joined and empty ones left out.

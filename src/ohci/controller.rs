@@ -17,7 +17,7 @@ use super::spec::{Hcfs, Interrupts, hcca};
 use super::transaction::{Bus, LONGEST_INTERVAL};
 use super::{ListKind, Unrecoverable, periodic};
 use crate::controller::{Context, Frames, HostController, Interrupt};
-use crate::dma::Dma;
+use crate::dma::{Dma, Page};
 use crate::journal::{ControllerState, Journal};
 use crate::time::Time;
 use crate::topology::PortLink;
@@ -357,6 +357,7 @@ impl Ohci {
         (
             Bus {
                 dma,
+                eds: Page::unknown(),
                 hub: &mut self.hub,
                 done: &mut self.done,
                 budget: &mut self.budget,

@@ -25,14 +25,18 @@ impl Ed {
         dma: &Dma<'_, M>,
         address: u32,
     ) -> Result<Self, DmaError> {
-        let [control, tail_p, head, next] = dma.load_array(address.into())?;
-        Ok(Self {
+        dma.load_array(address.into()).map(|words| Self::new(address, words))
+    }
+
+    /// From its dwords.
+    pub(super) fn new(address: u32, [control, tail_p, head, next]: [u32; 4]) -> Self {
+        Self {
             address,
             control: EdControl::from_bits(control),
             tail_p: tail_p & POINTER,
             head: EdHead::from_bits(head),
             next: next & POINTER,
-        })
+        }
     }
 
     /// Address of the first TD.

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use vm_memory::GuestMemory;
 
-use super::descriptors::Ed;
 use super::transaction::{Bus, Met};
 use super::{ListKind, Unrecoverable};
 
@@ -136,7 +135,7 @@ impl List {
     /// The list is about to be run: forgets a current pointer that leads nowhere.
     fn check_current<M: GuestMemory + ?Sized>(
         &mut self,
-        bus: &Bus<'_, '_, M>,
+        bus: &mut Bus<'_, '_, M>,
     ) -> Result<(), Unrecoverable> {
         let whence = std::mem::replace(&mut self.whence, Whence::ThisFrame);
         let old = whence == Whence::EarlierFrame && self.current != 0;
@@ -152,7 +151,7 @@ impl List {
     fn has_lost<M: GuestMemory + ?Sized>(
         &self,
         target: u32,
-        bus: &Bus<'_, '_, M>,
+        bus: &mut Bus<'_, '_, M>,
     ) -> Result<bool, Unrecoverable> {
         let mut walk = Walk::default();
         let mut at = self.head;
@@ -163,7 +162,7 @@ impl List {
             if at == 0 || walk.circles(at) {
                 return Ok(true);
             }
-            at = Ed::load(&bus.dma, at)?.next;
+            at = bus.ed(at)?.next;
         }
         Ok(false)
     }
@@ -188,7 +187,7 @@ impl<'a> Runner<'a> {
     fn new<M: GuestMemory + ?Sized>(
         list: &'a mut List,
         enabled: bool,
-        bus: &Bus<'_, '_, M>,
+        bus: &mut Bus<'_, '_, M>,
     ) -> Result<Self, Unrecoverable> {
         if enabled {
             list.again = false;
@@ -226,7 +225,7 @@ impl<'a> Runner<'a> {
             return self.stay(bus);
         }
         let address = self.list.current;
-        let ed = Ed::load(&bus.dma, address)?;
+        let ed = bus.ed(address)?;
         self.list.current = if self.walk.circles(address) { 0 } else { ed.next };
         if !ed.is_live() || ed.control.f() {
             return Ok(false);
@@ -253,7 +252,7 @@ impl<'a> Runner<'a> {
         &mut self,
         bus: &mut Bus<'_, '_, M>,
     ) -> Result<bool, Unrecoverable> {
-        let ed = Ed::load(&bus.dma, self.last_live)?;
+        let ed = bus.ed(self.last_live)?;
         if !ed.is_live() || ed.control.f() {
             // As after a pass that met no TD.
             self.forget_unlinked(bus);

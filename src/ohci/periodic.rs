@@ -2,7 +2,6 @@
 
 use vm_memory::GuestMemory;
 
-use super::descriptors::Ed;
 use super::lists::Walk;
 use super::spec::{POINTER, hcca};
 use super::transaction::{Bus, Met};
@@ -46,7 +45,7 @@ pub(super) fn run<M: GuestMemory + ?Sized>(
             break;
         }
         left = left.saturating_sub(1);
-        let ed = Ed::load(&bus.dma, at)?;
+        let ed = bus.ed(at)?;
         if ed.control.f() && !isochronous {
             break;
         }

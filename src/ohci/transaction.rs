@@ -11,7 +11,7 @@ use super::isochronous::Attendance;
 use super::root_hub::RootHub;
 use super::spec::ConditionCode;
 use super::{ListKind, Unrecoverable};
-use crate::dma::Dma;
+use crate::dma::{Dma, DmaError, Page};
 use crate::time::Time;
 use crate::usb::{EndpointAddress, Outcome, Pid, Readiness, Status, Toggle, Transfer};
 
@@ -57,6 +57,8 @@ struct Transaction {
 /// What a visit works with.
 pub(super) struct Bus<'a, 'm, M: GuestMemory + ?Sized> {
     pub(super) dma: Dma<'m, M>,
+    /// Where the last ED was: drivers take their EDs from few pages.
+    pub(super) eds: Page<'m, M>,
     pub(super) hub: &'a mut RootHub,
     pub(super) done: &'a mut DoneQueue,
     pub(super) budget: &'a mut Budget,
@@ -65,6 +67,12 @@ pub(super) struct Bus<'a, 'm, M: GuestMemory + ?Sized> {
 }
 
 impl<M: GuestMemory + ?Sized> Bus<'_, '_, M> {
+    /// Loads the ED at `address`.
+    pub(super) fn ed(&mut self, address: u32) -> Result<Ed, DmaError> {
+        let words = self.dma.load_near(&mut self.eds, address.into())?;
+        Ok(Ed::new(address, words))
+    }
+
     /// Serves the first TD of a live ED: all that is left of it for a control or bulk endpoint, one
     /// packet for a periodic one. `seen` is the list's count, by which transfers in flight that no
     /// list leads to any more are told.
