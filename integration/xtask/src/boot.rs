@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use guest_protocol::{InterruptMode, Inventory, Latencies, Reply, Request, Throughput};
+use guest_protocol::{Direction, InterruptMode, Inventory, Latencies, Reply, Request, Throughput};
 
 use crate::guest::{Controller, Guest, Maker, Rig};
 use crate::lab_run::{self, Bench, Options};
@@ -98,7 +98,7 @@ fn print_disk(
     let found = sha256(guest, &address)?;
     let verdict = if found == host { "the image's" } else { "NOT the image's" };
     println!("      sha256 {found}: {verdict}");
-    let sequential = sequential(guest, &address, SEQUENTIAL_MEBIBYTES)?;
+    let sequential = sequential(guest, &address, Direction::Read, SEQUENTIAL_MEBIBYTES, 1)?;
     let random = random(guest, &address, RANDOM_READS)?;
     println!(
         "      {:.1} MB/s in 1 MiB reads; 4 KiB random reads: half within {:.0} us, 99 % within {:.0} us",
@@ -120,9 +120,12 @@ pub(crate) fn sha256(guest: &mut Guest, controller: &str) -> Result<String> {
 pub(crate) fn sequential(
     guest: &mut Guest,
     controller: &str,
+    direction: Direction,
     mebibytes: u64,
+    at_once: usize,
 ) -> Result<Throughput> {
-    match guest.call(&Request::SequentialRead { controller: controller.to_owned(), mebibytes })? {
+    let controller = controller.to_owned();
+    match guest.call(&Request::Sequential { controller, direction, mebibytes, at_once })? {
         Reply::Throughput(throughput) => Ok(throughput),
         other => bail!("a reading was asked for and {other:?} came"),
     }

@@ -13,7 +13,8 @@ use crate::lab_run::{Bench, Options};
 use crate::setup::{Kernel, Lab};
 use crate::tally::Tally;
 use crate::usbtest::Selection;
-use crate::{acceptance, bench, boot, hotplug, printer, test, usbtest};
+use crate::workloads::Plan;
+use crate::{acceptance, bench, boot, hotplug, printer, test, usbtest, workloads};
 
 /// The lab: stock Linux guests on this project's USB controllers.
 #[derive(Parser)]
@@ -149,6 +150,20 @@ enum Task {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         rounds: u32,
     },
+    /// Check the workloads of `docs/performance.md` on our EHCI: short transfers, prompt reports, a camera.
+    Workloads {
+        #[command(flatten)]
+        guest: GuestArguments,
+        /// Only those whose name contains this, for example `camera`.
+        #[arg(long)]
+        only: Option<String>,
+        /// How often each figure is taken; medians count.
+        #[arg(long, default_value_t = 5)]
+        repeats: usize,
+        /// How long a camera streams, in seconds.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
     /// Fetch QEMU, kernels and the guest's userland into the cache, and nothing more.
     Setup {
         /// Which kernels; all when none is named.
@@ -199,6 +214,10 @@ fn carry_out(task: Task) -> Result<ExitCode> {
             Ok(verdict(usbtest::run(guest.options(), &selection)?))
         }
         Task::Hotplug { guest, rounds } => Ok(verdict(hotplug::run(guest.options(), rounds)?)),
+        Task::Workloads { guest, only, repeats, seconds } => {
+            let plan = Plan { only, repeats, seconds };
+            Ok(verdict(workloads::run(guest.options(), &plan)?))
+        }
         Task::Setup { kernel } => {
             let kernels = if kernel.is_empty() {
                 vec![Kernel::Bookworm, Kernel::Trixie, Kernel::Backports]

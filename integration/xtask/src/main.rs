@@ -22,6 +22,7 @@ mod shell;
 mod tally;
 mod test;
 mod usbtest;
+mod workloads;
 mod workspace;
 
 fn main() -> std::process::ExitCode {

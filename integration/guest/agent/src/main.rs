@@ -18,6 +18,7 @@ mod printer;
 mod reload;
 mod serve;
 mod start;
+mod stream;
 mod sysfs;
 mod usbfs;
 mod usbtest;

@@ -1,10 +1,12 @@
-//! The figures: sequential and random reads past the page cache.
+//! The figures: sequential and random access past the page cache.
 
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
-use guest_protocol::{Latencies, Pattern, Throughput};
+use anyhow::{Result, bail, ensure};
+use guest_protocol::{Direction, Latencies, Pattern, Throughput};
 use rustix::fs::{SeekFrom, seek};
 
 use crate::{direct, disks};
@@ -12,14 +14,37 @@ use crate::{direct, disks};
 const SEQUENTIAL_BLOCK: usize = 1 << 20;
 const RANDOM_BLOCK: usize = 4 << 10;
 
-/// Reads `mebibytes` MiB from the start in blocks of 1 MiB.
-pub(crate) fn sequential(controller: &str, mebibytes: u64) -> Result<Throughput> {
+/// Reads or writes `mebibytes` MiB from the start in blocks of 1 MiB, `at_once` of them at the same time.
+pub(crate) fn sequential(
+    controller: &str,
+    direction: Direction,
+    mebibytes: u64,
+    at_once: usize,
+) -> Result<Throughput> {
     let disk = direct::open(&disks::node(controller)?)?;
-    let mut buffer = direct::Buffer::new(SEQUENTIAL_BLOCK);
+    let next = AtomicU64::new(0);
+    let one_after_the_other = || -> Result<()> {
+        let mut buffer = direct::Buffer::new(SEQUENTIAL_BLOCK);
+        loop {
+            let block = next.fetch_add(1, Ordering::Relaxed);
+            if block >= mebibytes {
+                return Ok(());
+            }
+            let offset = block * SEQUENTIAL_BLOCK as u64;
+            match direction {
+                Direction::Read => disk.read_exact_at(buffer.bytes(), offset)?,
+                Direction::Write => disk.write_all_at(buffer.bytes(), offset)?,
+            }
+        }
+    };
     let start = Instant::now();
-    for block in 0..mebibytes {
-        disk.read_exact_at(buffer.bytes(), block * SEQUENTIAL_BLOCK as u64)?;
-    }
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..at_once.max(1)).map(|_| scope.spawn(one_after_the_other)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked")))
+    })?;
     let nanoseconds = start.elapsed().as_nanos() as u64;
     Ok(Throughput { bytes: mebibytes * SEQUENTIAL_BLOCK as u64, nanoseconds })
 }

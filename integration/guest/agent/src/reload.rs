@@ -39,6 +39,22 @@ pub(crate) fn cycle(times: usize) -> Result<Reloaded> {
     Ok(Reloaded { times, slowest_milliseconds: slowest })
 }
 
+/// Unloads modules that are loaded, then loads others; does not wait for devices.
+pub(crate) fn modules(unload: &[String], load: &[String]) -> Result<()> {
+    for module in unload {
+        if is_loaded(&fs::read_to_string("/proc/modules")?, module) {
+            wait::until(|| rmmod(module))?;
+        }
+    }
+    load.iter().try_for_each(|module| start::modprobe(&[module]))
+}
+
+/// Whether a module is in the kernel's table; the names there have no `-`.
+fn is_loaded(table: &str, module: &str) -> bool {
+    let name = module.replace('-', "_");
+    table.lines().any(|line| line.split(' ').next() == Some(&name))
+}
+
 fn once(loaded: &[&str], before: &Inventory, heads_before: &[Vec<u8>]) -> Result<()> {
     for module in loaded {
         wait::until(|| rmmod(module))?;
@@ -74,9 +90,7 @@ fn once(loaded: &[&str], before: &Inventory, heads_before: &[Vec<u8>]) -> Result
 /// The modules of [`MODULES`] that are loaded: a kernel may have some built in, and then cannot unload them.
 fn loaded_modules() -> Result<Vec<&'static str>> {
     let table = fs::read_to_string("/proc/modules")?;
-    let is_loaded =
-        |module: &&str| table.lines().any(|line| line.split(' ').next() == Some(module));
-    let loaded: Vec<_> = MODULES.into_iter().filter(|module| is_loaded(module)).collect();
+    let loaded: Vec<_> = MODULES.into_iter().filter(|module| is_loaded(&table, module)).collect();
     ensure!(
         loaded.contains(&"ehci_pci") || loaded.contains(&"ohci_pci"),
         "no controller driver is a loaded module"

@@ -8,7 +8,7 @@ use guest_protocol::{Answer, Hello, Reply, Request, parse, send};
 
 use crate::hotplug::Worker;
 use crate::input::InputDevices;
-use crate::{disks, filesystem, inventory, measure, printer, reload, usbtest};
+use crate::{disks, filesystem, inventory, measure, printer, reload, stream, usbtest};
 
 /// Serves until the host asks for the end or hangs up.
 pub(crate) fn serve(channel: File) -> Result<()> {
@@ -43,8 +43,8 @@ fn carry_out(request: Request, state: &mut State) -> Result<Reply> {
         Request::Write { controller, plan } => {
             disks::write(&controller, plan).map(Reply::Throughput)
         }
-        Request::SequentialRead { controller, mebibytes } => {
-            measure::sequential(&controller, mebibytes).map(Reply::Throughput)
+        Request::Sequential { controller, direction, mebibytes, at_once } => {
+            measure::sequential(&controller, direction, mebibytes, at_once).map(Reply::Throughput)
         }
         Request::RandomRead { controller, count, seed } => {
             measure::random(&controller, count, seed).map(Reply::Latencies)
@@ -55,6 +55,7 @@ fn carry_out(request: Request, state: &mut State) -> Result<Reply> {
             state.input.read(at_least, milliseconds).map(Reply::Input)
         }
         Request::Reload { times } => reload::cycle(times).map(Reply::Reloaded),
+        Request::Modules { unload, load } => reload::modules(&unload, &load).map(|()| Reply::Done),
         Request::Unbind { controller } => reload::unbind(&controller).map(|()| Reply::Done),
         Request::Bind { controller } => reload::bind(&controller).map(|()| Reply::Done),
         Request::PollPrinter { controller, rounds } => {
@@ -76,6 +77,9 @@ fn carry_out(request: Request, state: &mut State) -> Result<Reply> {
         Request::WorkUntilPulled => {
             let worker = state.worker.take().context("no device was waited for")?;
             worker.work().map(Reply::Pulled)
+        }
+        Request::Stream { controller, stream } => {
+            stream::run(&controller, &stream).map(Reply::Streamed)
         }
         Request::PowerOff => Ok(Reply::Done),
     }

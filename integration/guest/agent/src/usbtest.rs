@@ -59,16 +59,16 @@ pub(crate) fn run(controller: &str, test: UsbTest) -> Result<UsbTestOutcome> {
     }
 }
 
-struct Interface {
+pub(crate) struct Interface {
     /// The kernel's name, `bus-port:configuration.interface`.
     name: String,
-    number: i32,
+    pub(crate) number: i32,
     /// The device's node in usbfs.
-    node: String,
+    pub(crate) node: String,
 }
 
-/// The first interface of the device behind `controller`.
-fn interface(controller: &str) -> Result<Interface> {
+/// The first interface of the source and sink behind `controller`.
+pub(crate) fn interface(controller: &str) -> Result<Interface> {
     let all = entries("/sys/bus/usb/devices")?;
     let (device, path) = all
         .iter()

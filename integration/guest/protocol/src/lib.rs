@@ -9,6 +9,7 @@ mod hotplug;
 mod pattern;
 mod report;
 mod request;
+mod stream;
 
 pub use gadgets::{Page, TestPattern, UsbTest, UsbTestOutcome};
 pub use hotplug::{Pluggable, Pulled, printed_byte};
@@ -17,7 +18,8 @@ pub use report::{
     Controller, Disk, InputEvent, InterruptMode, Inventory, Latencies, Reloaded, Throughput,
     Traffic, UsbDevice,
 };
-pub use request::{Answer, Hello, Reply, Request};
+pub use request::{Answer, Direction, Hello, Reply, Request};
+pub use stream::{Stream, StreamShape, Streamed};
 
 /// A PCI address as sysfs writes it, for example `0000:00:04.0`.
 ///

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    InputEvent, Inventory, Latencies, Page, PciAddress, Pluggable, Pulled, Reloaded, TestPattern,
-    Throughput, Traffic, UsbTest, UsbTestOutcome, WritePlan,
+    InputEvent, Inventory, Latencies, Page, PciAddress, Pluggable, Pulled, Reloaded, Stream,
+    Streamed, TestPattern, Throughput, Traffic, UsbTest, UsbTestOutcome, WritePlan,
 };
 
 /// The agent's first line: it runs, and the guest's modules are loaded.
@@ -37,12 +37,16 @@ pub enum Request {
         /// What to write.
         plan: WritePlan,
     },
-    /// Read `mebibytes` MiB in blocks of 1 MiB from the disk's start, past the page cache.
-    SequentialRead {
+    /// Read or write `mebibytes` MiB in blocks of 1 MiB from the disk's start, past the page cache.
+    Sequential {
         /// Which one.
         controller: PciAddress,
+        /// Whether to read or to write.
+        direction: Direction,
         /// How much.
         mebibytes: u64,
+        /// How many requests at the same time.
+        at_once: usize,
     },
     /// Read `count` blocks of 4 KiB at offsets drawn from `seed`, one at a time, past the page cache.
     RandomRead {
@@ -72,6 +76,13 @@ pub enum Request {
     Reload {
         /// How often.
         times: usize,
+    },
+    /// Unload these modules in this order, then load those; devices may come and go.
+    Modules {
+        /// First these go, those that are not loaded aside.
+        unload: Vec<String>,
+        /// Then these come.
+        load: Vec<String>,
     },
     /// Take the controller's driver away from it, so that it stands still.
     Unbind {
@@ -122,8 +133,24 @@ pub enum Request {
     },
     /// Work with that device until it is pulled out and the kernel has let go of it.
     WorkUntilPulled,
+    /// Stream to and from the source and sink behind a controller.
+    Stream {
+        /// Which one.
+        controller: PciAddress,
+        /// What to do.
+        stream: Stream,
+    },
     /// End the guest.
     PowerOff,
+}
+
+/// Which way data goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direction {
+    /// From the device.
+    Read,
+    /// To the device.
+    Write,
 }
 
 /// A [`Request`]'s result; the failure is one line for a person.
@@ -138,7 +165,7 @@ pub enum Reply {
     Inventory(Inventory),
     /// To [`Request::Sha256`], in lower-case hexadecimal.
     Sha256(String),
-    /// To [`Request::Write`] and [`Request::SequentialRead`].
+    /// To [`Request::Write`] and [`Request::Sequential`].
     Throughput(Throughput),
     /// To [`Request::RandomRead`], to [`Request::PollPrinter`] by rounds, to [`Request::Print`] by chunks.
     Latencies(Latencies),
@@ -152,4 +179,6 @@ pub enum Reply {
     UsbTest(UsbTestOutcome),
     /// To [`Request::WorkUntilPulled`].
     Pulled(Pulled),
+    /// To [`Request::Stream`], by endpoints.
+    Streamed(Vec<Streamed>),
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use vm_usb_baremetal as program;
 
-use crate::guest::{Attachment, Controller, Kind, Maker, Rig, Wiring};
+use crate::guest::{Attachment, Controller, Kind, Maker, Rig};
 use crate::lab_run::Bench;
 use crate::run_folder::RunFolder;
 use crate::tally::Tally;
@@ -40,7 +40,7 @@ fn passes(bench: &Bench, maker: Maker, elf: &Path, run: &RunFolder) -> Result<St
     let controller = |id, slot, kind: Kind| -> Result<Controller> {
         fs::write(image(kind), program::disk(kind.name()))?;
         let devices = vec![Attachment::Disk(image(kind))];
-        Ok(Controller { id, kind, maker, slot, wiring: Wiring::Direct, devices })
+        Ok(Controller::new(id, kind, maker, slot, devices))
     };
     let controllers = vec![controller("e0", 4, Kind::Ehci)?, controller("o0", 5, Kind::Ohci)?];
     let guest = bench.bare_metal(elf, Rig { controllers }, run).start()?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::boot_sector;
-use crate::guest::{Attachment, Controller, Kind, Maker, Rig, Wiring};
+use crate::guest::{Attachment, Controller, Kind, Maker, Rig};
 use crate::lab_run::Bench;
 use crate::run_folder::RunFolder;
 use crate::tally::Tally;
@@ -30,14 +30,7 @@ fn boots(bench: &Bench, maker: Maker, kind: Kind, run: &RunFolder) -> Result<Str
     let line = format!("this line comes from the {} disk's last sectors", kind.name());
     let image = run.path().join("boot.img");
     fs::write(&image, boot_sector::disk(DISK, &line))?;
-    let controller = Controller {
-        id: "boot",
-        kind,
-        maker,
-        slot: 4,
-        wiring: Wiring::Direct,
-        devices: vec![Attachment::Disk(image)],
-    };
+    let controller = Controller::new("boot", kind, maker, 4, vec![Attachment::Disk(image)]);
     let guest = bench.disks(Rig { controllers: vec![controller] }, run).start()?;
     let found = guest.console.wait_for(&line, PATIENCE);
     found.with_context(|| {

@@ -1,7 +1,7 @@
 //! A stock Linux guest with both controllers.
 
 use anyhow::{Context, Result, bail, ensure};
-use guest_protocol::{InterruptMode, Inventory, Reply, Request};
+use guest_protocol::{InterruptMode, Inventory, Reply, Request, UsbDevice};
 
 use super::{data, input};
 use crate::guest::{Controller, Guest, Interrupts, Kind, Maker, Pacing, Rig, Wiring};
@@ -127,8 +127,10 @@ fn devices_are_right(inventory: &Inventory, controller: &Controller) -> Result<(
     let hubs = usize::from(controller.wiring != Wiring::Direct);
     let wanted = controller.devices.len() + hubs;
     ensure!(devices.len() == wanted, "{} of {wanted} devices are behind {address}", devices.len());
-    for device in devices {
-        let is_hub = device.drivers.iter().any(|driver| driver == "hub");
+    let is_hub = |device: &UsbDevice| device.drivers.iter().any(|driver| driver == "hub");
+    let hub = devices.iter().find(|device| is_hub(device));
+    for device in &devices {
+        let is_hub = is_hub(device);
         let speed = if is_hub { controller.kind.speed() } else { controller.device_speed() };
         ensure!(
             device.speed == speed,
@@ -137,6 +139,14 @@ fn devices_are_right(inventory: &Inventory, controller: &Controller) -> Result<(
             device.speed,
             controller.kind.name()
         );
+        if !is_hub && controller.wiring != Wiring::Direct {
+            ensure!(
+                hub.is_some_and(|hub| device.name.starts_with(&format!("{}.", hub.name))),
+                "{} is at {}, not behind the hub",
+                device.product,
+                device.name
+            );
+        }
         ensure!(!device.drivers.is_empty(), "no driver took {} ({})", device.product, device.id);
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 mod bare_metal;
 mod boot_sector;
+mod companion;
 mod data;
 mod firmware;
 mod input;
@@ -27,6 +28,8 @@ pub(crate) enum Scenario {
     Hubs(Kernel),
     /// And those of EHCI at full speed.
     Translators(Kernel),
+    /// EHCI and its companion with the drivers loaded in either order.
+    Companion(Kernel),
     /// The kernel's own test of host controllers.
     UsbTest(Kind, Wiring),
     /// Devices that are pulled out at work.
@@ -46,12 +49,13 @@ const USBTEST_CASES: RangeInclusive<u32> = 0..=29;
 const ISOCHRONOUS_CASES: [u32; 4] = [15, 16, 22, 23];
 
 /// Every scenario.
-pub(crate) const ALL: [Scenario; 12] = [
+pub(crate) const ALL: [Scenario; 13] = [
     Scenario::Linux(Kernel::Bookworm, Interrupts::Msi),
     Scenario::Linux(Kernel::Bookworm, Interrupts::Intx),
     Scenario::Linux(Kernel::Backports, Interrupts::Msi),
     Scenario::Hubs(Kernel::Backports),
     Scenario::Translators(Kernel::Bookworm),
+    Scenario::Companion(Kernel::Bookworm),
     Scenario::UsbTest(Kind::Ohci, Wiring::Direct),
     Scenario::UsbTest(Kind::Ehci, Wiring::Direct),
     Scenario::UsbTest(Kind::Ehci, Wiring::Translator),
@@ -65,7 +69,10 @@ impl Scenario {
     /// The kernel it boots.
     pub(crate) fn kernel(self) -> Option<Kernel> {
         match self {
-            Self::Linux(kernel, _) | Self::Hubs(kernel) | Self::Translators(kernel) => Some(kernel),
+            Self::Linux(kernel, _)
+            | Self::Hubs(kernel)
+            | Self::Translators(kernel)
+            | Self::Companion(kernel) => Some(kernel),
             Self::UsbTest(..) | Self::Hotplug => Some(Options::default().kernel),
             Self::Firmware(_) | Self::BareMetal => None,
         }
@@ -81,6 +88,7 @@ impl Scenario {
             Self::Translators(kernel) => {
                 format!("{} kernel, devices behind translators", kernel.name())
             }
+            Self::Companion(kernel) => format!("{} kernel, EHCI and its companion", kernel.name()),
             Self::UsbTest(kind, Wiring::Translator) => {
                 format!("usbtest, {}, behind a translator", kind.name().to_uppercase())
             }
@@ -105,6 +113,7 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
             // QEMU's hub is a full-speed one, which its EHCI cannot use, and it has no source and sink.
             Scenario::Hubs(_)
             | Scenario::Translators(_)
+            | Scenario::Companion(_)
             | Scenario::UsbTest(..)
             | Scenario::Hotplug
                 if maker == Maker::Qemu =>
@@ -119,6 +128,7 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
                 let wire = |rig: Rig| rig.wired(Wiring::Translator);
                 linux::run(bench, maker, kernel, Interrupts::Msi, &wire, &mut tally)?
             }
+            Scenario::Companion(kernel) => companion::run(bench, kernel, &mut tally)?,
             Scenario::UsbTest(kind, wiring) => {
                 let iterations = USBTEST_ITERATIONS;
                 let pattern = TestPattern::Mod63;

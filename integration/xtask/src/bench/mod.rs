@@ -6,14 +6,15 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use guest_protocol::Request;
+use guest_protocol::{Direction, Request};
 
 use crate::boot::{random, sequential};
-use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig, Wiring};
+use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig};
 use crate::lab_run::{self, Bench, Options};
 use crate::progress;
 use crate::run_folder::RunFolder;
 use crate::setup::Lab;
+pub(crate) use report::median;
 use report::{Comparison, Reading};
 
 /// What is read in one reading of a kind of controller: long enough to be steady, short enough to take turns often.
@@ -70,14 +71,8 @@ fn rig(run: &RunFolder) -> Result<Rig> {
     let mut controllers = Vec::new();
     for (id, kind, maker, slot) in all {
         let image = run.image(&format!("{id}.img"), 41)?;
-        controllers.push(Controller {
-            id,
-            kind,
-            maker,
-            slot,
-            wiring: Wiring::Direct,
-            devices: vec![Attachment::Disk(image.path)],
-        });
+        let devices = vec![Attachment::Disk(image.path)];
+        controllers.push(Controller::new(id, kind, maker, slot, devices));
     }
     Ok(Rig { controllers })
 }
@@ -110,7 +105,8 @@ fn readings(guest: &mut Guest, rig: &Rig, repeats: usize) -> Result<Vec<Comparis
 fn reading(guest: &mut Guest, controller: &Controller) -> Result<Reading> {
     let (address, amounts) = (controller.address(), amounts(controller.kind));
     guest.call(&Request::Bind { controller: address.clone() })?;
-    let sequential = sequential(guest, &address, amounts.sequential_mebibytes)?;
+    let mebibytes = amounts.sequential_mebibytes;
+    let sequential = sequential(guest, &address, Direction::Read, mebibytes, 1)?;
     let random = random(guest, &address, amounts.random_reads)?;
     guest.call(&Request::Unbind { controller: address })?;
     Ok(Reading {

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -55,17 +55,27 @@ impl Hand {
 
     /// Plugs a device in; `options` as for `--device`.
     pub(crate) fn attach(&self, options: &str) -> Result<()> {
-        self.ctl(&["attach", options])
+        self.ctl(&["attach", options]).map(drop)
     }
 
     /// Pulls the device called `id` out.
     pub(crate) fn detach(&self, id: &str) -> Result<()> {
-        self.ctl(&["detach", id])
+        self.ctl(&["detach", id]).map(drop)
     }
 
-    fn ctl(&self, verb: &[&str]) -> Result<()> {
+    /// Frames (OHCI) or microframes (EHCI) that controller `id` has missed so far, by its own count.
+    pub(crate) fn skipped_frames(&self, id: &str) -> Result<u64> {
+        let output = self.ctl(&["--json", "stats"])?;
+        let reply: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let counts = reply.pointer("/statistics/controllers").and_then(|list| list.as_array());
+        let own = counts.and_then(|list| list.iter().find(|one| one["id"] == id));
+        let skipped = own.and_then(|counts| counts["frames_skipped"].as_u64());
+        skipped.with_context(|| format!("vm-usbd's statistics have no frames of {id}: {reply}"))
+    }
+
+    fn ctl(&self, verb: &[&str]) -> Result<Output> {
         let mut command = Command::new(&self.program);
         command.args(["ctl", "--control"]).arg(&self.control).args(verb);
-        shell::output(&mut command).map(drop)
+        shell::output(&mut command)
     }
 }

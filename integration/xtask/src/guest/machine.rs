@@ -66,7 +66,12 @@ impl Machine<'_> {
         self.firmware(&mut command);
         for controller in &self.rig.controllers {
             match controller.maker {
-                Maker::Ours => ours(controller, self.run, &mut command),
+                Maker::Ours => {
+                    let id = Some(controller.id);
+                    let all = &self.rig.controllers;
+                    let is_shared = all.iter().any(|other| other.companion_of == id);
+                    ours(controller, is_shared, self.run, &mut command);
+                }
                 Maker::Qemu => qemus(controller, &mut command),
             }
         }
@@ -135,11 +140,13 @@ pub(crate) fn socket(run: &Path, controller: &Controller) -> PathBuf {
     run.join(format!("{}.sock", controller.id))
 }
 
-fn ours(controller: &Controller, run: &Path, command: &mut Command) {
+fn ours(controller: &Controller, is_shared: bool, run: &Path, command: &mut Command) {
     let device = json!({
         "driver": "vfio-user-pci",
         "id": controller.id,
-        "addr": format!("{:02x}.0", controller.slot),
+        "addr": format!("{:02x}.{}", controller.slot, controller.function()),
+        // Function 0 says whether there are others; QEMU wants to be told, too.
+        "multifunction": is_shared,
         "socket": { "type": "unix", "path": socket(run, controller) },
     });
     command.arg("-device").arg(device.to_string());

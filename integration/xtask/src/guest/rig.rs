@@ -69,6 +69,10 @@ pub(crate) struct Controller {
     pub(crate) maker: Maker,
     /// Its device number on PCI bus 0.
     pub(crate) slot: u8,
+    /// The EHCI controller in whose ports its devices are; then it is a further function of that one's device.
+    pub(crate) companion_of: Option<&'static str>,
+    /// Whether EHCI reports completions at once.
+    pub(crate) prompt_commit: bool,
     /// How the devices reach it.
     pub(crate) wiring: Wiring,
     pub(crate) devices: Vec<Attachment>,
@@ -123,21 +127,43 @@ impl Maker {
 }
 
 impl Controller {
+    /// A controller with `devices` in its own ports.
+    pub(crate) fn new(
+        id: &'static str,
+        kind: Kind,
+        maker: Maker,
+        slot: u8,
+        devices: Vec<Attachment>,
+    ) -> Self {
+        let (wiring, companion_of, prompt_commit) = (Wiring::Direct, None, true);
+        Self { id, kind, maker, slot, companion_of, prompt_commit, wiring, devices }
+    }
+
     pub(crate) fn address(&self) -> PciAddress {
-        format!("0000:00:{:02x}.0", self.slot)
+        format!("0000:00:{:02x}.{}", self.slot, self.function())
+    }
+
+    /// Its function number.
+    pub(crate) fn function(&self) -> u8 {
+        self.companion_of.is_some().into()
     }
 
     /// The signalling rate of its devices, hubs left out, in Mbit/s as sysfs writes it.
     pub(crate) fn device_speed(&self) -> &'static str {
-        match self.wiring {
-            Wiring::Translator => Kind::Ohci.speed(),
-            _ => self.kind.speed(),
-        }
+        if self.is_slowed() { Kind::Ohci.speed() } else { self.kind.speed() }
+    }
+
+    /// Whether the devices, which can do high speed, are kept from it where a port offers it.
+    pub(crate) fn is_slowed(&self) -> bool {
+        self.wiring == Wiring::Translator || self.companion_of.is_some()
     }
 
     /// What the devices are plugged into.
     pub(crate) fn bus(&self) -> String {
-        if self.wiring == Wiring::Direct { self.id.to_owned() } else { format!("{}-hub", self.id) }
+        match self.wiring {
+            Wiring::Direct => self.companion_of.unwrap_or(self.id).to_owned(),
+            _ => format!("{}-hub", self.id),
+        }
     }
 
     pub(crate) fn device_id(&self, device: &Attachment) -> String {
@@ -156,22 +182,10 @@ impl Rig {
     /// EHCI and OHCI of one maker with a disk behind each, a keyboard behind OHCI and a tablet behind EHCI.
     pub(crate) fn standard(maker: Maker, ehci_image: &Path, ohci_image: &Path) -> Self {
         let disk = |image: &Path| Attachment::Disk(image.to_owned());
-        let ehci = Controller {
-            id: "e0",
-            kind: Kind::Ehci,
-            maker,
-            slot: 4,
-            wiring: Wiring::Direct,
-            devices: vec![disk(ehci_image), Attachment::Tablet],
-        };
-        let ohci = Controller {
-            id: "o0",
-            kind: Kind::Ohci,
-            maker,
-            slot: 5,
-            wiring: Wiring::Direct,
-            devices: vec![disk(ohci_image), Attachment::Keyboard],
-        };
+        let devices = vec![disk(ehci_image), Attachment::Tablet];
+        let ehci = Controller::new("e0", Kind::Ehci, maker, 4, devices);
+        let devices = vec![disk(ohci_image), Attachment::Keyboard];
+        let ohci = Controller::new("o0", Kind::Ohci, maker, 5, devices);
         Self { controllers: vec![ehci, ohci] }
     }
 
@@ -189,14 +203,7 @@ impl Rig {
 
     /// A controller of ours of each kind, with nothing plugged in.
     pub(crate) fn empty() -> Self {
-        let controller = |id, kind, slot| Controller {
-            id,
-            kind,
-            maker: Maker::Ours,
-            slot,
-            wiring: Wiring::Direct,
-            devices: Vec::new(),
-        };
+        let controller = |id, kind, slot| Controller::new(id, kind, Maker::Ours, slot, vec![]);
         Self { controllers: vec![controller("e0", Kind::Ehci, 4), controller("o0", Kind::Ohci, 5)] }
     }
 
@@ -206,15 +213,7 @@ impl Rig {
             Kind::Ehci => "e0",
             Kind::Ohci => "o0",
         };
-        let controller = Controller {
-            id,
-            kind,
-            maker: Maker::Ours,
-            slot: 4,
-            wiring: Wiring::Direct,
-            devices: vec![device],
-        };
-        Self { controllers: vec![controller] }
+        Self { controllers: vec![Controller::new(id, kind, Maker::Ours, 4, vec![device])] }
     }
 
     pub(crate) fn of(&self, maker: Maker) -> impl Iterator<Item = &Controller> {

@@ -112,6 +112,11 @@ impl Server {
         &self.hand
     }
 
+    /// The server's process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Asks it to end, as a service manager would; the data is then in the images.
     pub(crate) fn end(mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
@@ -153,12 +158,15 @@ fn arguments(rig: &Rig, run: &Path, pacing: Option<Pacing>) -> Vec<String> {
     for controller in rig.of(Maker::Ours) {
         let socket = socket(run, controller);
         list.push("--controller".to_owned());
-        list.push(format!(
-            "{},id={},socket={}",
-            controller.kind.name(),
-            controller.id,
-            socket.display()
-        ));
+        let mut options =
+            format!("{},id={},socket={}", controller.kind.name(), controller.id, socket.display());
+        if let Some(partner) = controller.companion_of {
+            options.push_str(&format!(",companion-of={partner}"));
+        }
+        if !controller.prompt_commit {
+            options.push_str(",prompt-commit=off");
+        }
+        list.push(options);
     }
     for controller in rig.of(Maker::Ours) {
         if controller.wiring != Wiring::Direct {
@@ -188,7 +196,7 @@ fn device_option(controller: &Controller, device: &Attachment) -> String {
         Attachment::Printer(file) => ("printer", format!(",file={}", file.display())),
         Attachment::Loopback(loopback) => ("loopback", loopback_options(loopback)),
     };
-    let speed = if controller.wiring == Wiring::Translator { ",speed=full" } else { "" };
+    let speed = if controller.is_slowed() { ",speed=full" } else { "" };
     format!("{kind},bus={},id={}{rest}{speed}", controller.bus(), controller.device_id(device))
 }
 

@@ -1,0 +1,252 @@
+//! `cargo xtask workloads`: the shapes of `docs/performance.md` in a stock guest, each with the mark it must reach.
+
+use anyhow::{Context, Result, bail, ensure};
+use guest_protocol::{Direction, Reply, Request, Stream, StreamShape, Streamed, TestPattern};
+
+use crate::bench::median;
+use crate::boot::sequential;
+use crate::guest::{Attachment, Controller, Guest, Kind, Loopback, Maker, Rig};
+use crate::lab_run::{self, Bench, Options};
+use crate::run_folder::RunFolder;
+use crate::setup::Lab;
+use crate::tally::Tally;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) only: Option<String>,
+    pub(crate) repeats: usize,
+    /// A camera's time.
+    pub(crate) seconds: u64,
+}
+
+/// Endpoints of the source and sink.
+const BULK_IN: u8 = 0x81;
+const ISOCHRONOUS_IN: u8 = 0x83;
+const ISOCHRONOUS_OUT: u8 = 0x04;
+
+/// Bytes of a message: short of one qTD, as what a network adapter hands over.
+const MESSAGE: u32 = 12_000;
+/// Room of a request: what one qTD holds, and what takes two.
+const ONE_QTD: usize = 20 << 10;
+const TWO_QTDS: usize = 32 << 10;
+const QUEUED: usize = 10;
+const STREAM_MILLISECONDS: u64 = 2_000;
+/// Hardware reaches about half with two qTDs.
+const LEAST_RATIO: f64 = 0.9;
+
+/// MiB read in one reading, and requests at a time.
+const MEBIBYTES: u64 = 48;
+const AT_ONCE: [usize; 2] = [1, 4];
+const LEAST_GAIN: f64 = 1.8;
+
+type Workload = fn(&Bench, Options, &Plan, &RunFolder, &mut Tally) -> Result<()>;
+
+/// Boots a guest for each workload.
+pub(crate) fn run(options: Options, plan: &Plan) -> Result<Tally> {
+    let all: [(&str, Workload); 4] = [
+        ("short transfers", short_transfers),
+        ("prompt reports", prompt_reports),
+        ("camera", camera),
+        ("isochronous pair", isochronous_pair),
+    ];
+    let bench = Bench::build(Lab::set_up()?, &[Maker::Ours])?;
+    let mut tally = Tally::default();
+    for (name, workload) in all {
+        if plan.only.as_ref().is_none_or(|only| name.contains(only.as_str())) {
+            println!("\n{name}");
+            lab_run::with_logs(RunFolder::new()?, |run| {
+                workload(&bench, options, plan, run, &mut tally)
+            })?;
+        }
+    }
+    Ok(tally)
+}
+
+/// A driver that points Alternate Next at a halting dummy must not lose its rate when a transfer ends in the first of
+/// its two qTDs.
+fn short_transfers(
+    bench: &Bench,
+    options: Options,
+    plan: &Plan,
+    run: &RunFolder,
+    tally: &mut Tally,
+) -> Result<()> {
+    let device = Loopback { message: Some(MESSAGE), ..Loopback::plain(TestPattern::Zero) };
+    let rig = Rig::single(Kind::Ehci, Attachment::Loopback(device));
+    let address = rig.controllers[0].address();
+    let guest = bench.linux(options, rig, run, false)?.start()?;
+    lab_run::through(guest, |guest| {
+        let mut rates = [vec![], vec![]];
+        for _ in 0..plan.repeats {
+            for (rates, bytes) in rates.iter_mut().zip([ONE_QTD, TWO_QTDS]) {
+                let stream = Stream {
+                    alternate: 0,
+                    endpoints: vec![BULK_IN],
+                    shape: StreamShape::Bulk { bytes },
+                    queued: QUEUED,
+                    milliseconds: STREAM_MILLISECONDS,
+                };
+                let [streamed] = stream_of(guest, &address, stream)?;
+                ensure!(streamed.failed == 0, "{} transfers failed", streamed.failed);
+                let whole = streamed.requests * u64::from(MESSAGE);
+                ensure!(streamed.bytes == whole, "{} bytes came of {whole}", streamed.bytes);
+                rates.push(streamed.megabytes_per_second());
+            }
+        }
+        tally.check("transfers that end in the first of two qTDs keep the rate", || {
+            let [one, two] = rates.map(|rates| median(rates.into_iter()));
+            let seen = format!(
+                "{two:.1} MB/s with requests of 32 KiB, {one:.1} MB/s with 20 KiB: {:.2} of it",
+                two / one
+            );
+            ensure!(two >= LEAST_RATIO * one, "{seen}; {LEAST_RATIO} are promised");
+            Ok(seen)
+        });
+        Ok(())
+    })
+}
+
+/// Two controllers in one guest that differ in one thing take turns.
+fn prompt_reports(
+    bench: &Bench,
+    options: Options,
+    plan: &Plan,
+    run: &RunFolder,
+    tally: &mut Tally,
+) -> Result<()> {
+    let mut controllers = Vec::new();
+    for (id, slot, prompt_commit) in [("on", 4, true), ("off", 5, false)] {
+        let disk = Attachment::Disk(run.image(&format!("{id}.img"), 61)?.path);
+        let controller = Controller::new(id, Kind::Ehci, Maker::Ours, slot, vec![disk]);
+        controllers.push(Controller { prompt_commit, ..controller });
+    }
+    let rig = Rig { controllers };
+    let guest = bench.linux(options, rig.clone(), run, false)?.start()?;
+    lab_run::through(guest, |guest| {
+        guest.inventory()?;
+        for controller in &rig.controllers {
+            guest.call(&Request::Unbind { controller: controller.address() })?;
+        }
+        // By requests at a time, then by controllers.
+        let mut rates = AT_ONCE.map(|_| [vec![], vec![]]);
+        for _ in 0..plan.repeats {
+            for (at, controller) in rig.controllers.iter().enumerate() {
+                let address = controller.address();
+                guest.call(&Request::Bind { controller: address.clone() })?;
+                for (rates, at_once) in rates.iter_mut().zip(AT_ONCE) {
+                    let read = sequential(guest, &address, Direction::Read, MEBIBYTES, at_once)?;
+                    rates[at].push(read.megabytes_per_second());
+                }
+                guest.call(&Request::Unbind { controller: address })?;
+            }
+        }
+        for (rates, at_once) in rates.into_iter().zip(AT_ONCE) {
+            let name = format!("prompt reports speed up reading, {at_once} requests at a time");
+            tally.check(&name, || {
+                let [on, off] = rates.map(|rates| median(rates.into_iter()));
+                let seen = format!("{on:.1} MB/s with, {off:.1} without: {:.2} times", on / off);
+                ensure!(on >= LEAST_GAIN * off, "{seen}; {LEAST_GAIN} times are promised");
+                Ok(seen)
+            });
+        }
+        Ok(())
+    })
+}
+
+/// 3 x 1,024 bytes a microframe.
+fn camera(
+    bench: &Bench,
+    options: Options,
+    plan: &Plan,
+    run: &RunFolder,
+    tally: &mut Tally,
+) -> Result<()> {
+    let stream = Stream {
+        alternate: 1,
+        endpoints: vec![ISOCHRONOUS_IN],
+        shape: StreamShape::Isochronous { packets: 64, bytes: 3 * 1024 },
+        queued: 16,
+        milliseconds: plan.seconds * 1_000,
+    };
+    isochronous(bench, options, run, tally, (1024, 3, 1), stream)
+}
+
+/// 1,024 bytes a microframe each way.
+fn isochronous_pair(
+    bench: &Bench,
+    options: Options,
+    plan: &Plan,
+    run: &RunFolder,
+    tally: &mut Tally,
+) -> Result<()> {
+    let stream = Stream {
+        alternate: 1,
+        endpoints: vec![ISOCHRONOUS_IN, ISOCHRONOUS_OUT],
+        shape: StreamShape::Isochronous { packets: 64, bytes: 1024 },
+        queued: 16,
+        milliseconds: plan.seconds * 1_000,
+    };
+    isochronous(bench, options, run, tally, (1024, 1, 1), stream)
+}
+
+/// No microframe is missed by the controller, by its own count. What the guest queued too late is its own affair: it is
+/// said.
+fn isochronous(
+    bench: &Bench,
+    options: Options,
+    run: &RunFolder,
+    tally: &mut Tally,
+    pair: (u16, u8, u8),
+    stream: Stream,
+) -> Result<()> {
+    let device = Loopback { isochronous: Some(pair), ..Loopback::plain(TestPattern::Zero) };
+    let rig = Rig::single(Kind::Ehci, Attachment::Loopback(device));
+    let (address, id) = (rig.controllers[0].address(), rig.controllers[0].id);
+    let guest = bench.linux(options, rig, run, false)?.start()?;
+    lab_run::through(guest, |guest| {
+        let (endpoints, seconds) = (stream.endpoints.clone(), stream.milliseconds / 1_000);
+        let skipped = |guest: &Guest| -> Result<u64> {
+            guest.server().context("our controllers have a server")?.hand().skipped_frames(id)
+        };
+        let before = skipped(guest)?;
+        let streamed = streams(guest, &address, stream)?;
+        let missed = skipped(guest)? - before;
+        tally.check(&format!("{seconds} s, and the controller misses no microframe"), || {
+            ensure!(missed == 0, "it missed {missed}");
+            Ok("its own count is 0".to_owned())
+        });
+        for (endpoint, streamed) in endpoints.iter().zip(streamed) {
+            tally.check(&format!("endpoint {endpoint:02x}h streams"), || went_well(&streamed));
+        }
+        Ok(())
+    })
+}
+
+fn went_well(streamed: &Streamed) -> Result<String> {
+    let seen = format!(
+        "{:.2} MB/s, {} microframes; in {} more the guest was late with its queue",
+        streamed.megabytes_per_second(),
+        streamed.good,
+        streamed.late
+    );
+    ensure!(streamed.failed == 0, "{seen}; {} failed", streamed.failed);
+    ensure!(streamed.good > streamed.late, "{seen}: this guest is too slow to tell anything");
+    Ok(seen)
+}
+
+fn streams(guest: &mut Guest, controller: &str, stream: Stream) -> Result<Vec<Streamed>> {
+    match guest.call(&Request::Stream { controller: controller.to_owned(), stream })? {
+        Reply::Streamed(streamed) => Ok(streamed),
+        other => bail!("a stream was asked for and {other:?} came"),
+    }
+}
+
+fn stream_of<const N: usize>(
+    guest: &mut Guest,
+    controller: &str,
+    stream: Stream,
+) -> Result<[Streamed; N]> {
+    let streamed = streams(guest, controller, stream)?;
+    streamed.try_into().map_err(|list: Vec<_>| anyhow::anyhow!("{} streams came", list.len()))
+}
