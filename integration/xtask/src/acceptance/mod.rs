@@ -94,8 +94,7 @@ impl Scenario {
             }
             Self::UsbTest(kind, _) => format!("usbtest, {}", kind.name().to_uppercase()),
             Self::Hotplug => "devices pulled out at work".to_owned(),
-            Self::Firmware(Kind::Ehci) => "SeaBIOS, EHCI disk".to_owned(),
-            Self::Firmware(Kind::Ohci) => "SeaBIOS, OHCI disk".to_owned(),
+            Self::Firmware(kind) => format!("SeaBIOS, {} disk", kind.name().to_uppercase()),
             Self::BareMetal => "bare-metal guest".to_owned(),
         }
     }

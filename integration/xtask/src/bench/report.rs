@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use anyhow::{Context, Result};
 
+use super::idle::Extra;
 use crate::guest::{Kind, Maker};
 
 const BEGIN: &str = "<!-- bench:begin -->";
@@ -12,35 +13,35 @@ const END: &str = "<!-- bench:end -->";
 /// What one turn of one controller gave.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Reading {
-    pub(crate) megabytes_per_second: f64,
+    /// In MB/s.
+    pub(crate) read: f64,
+    /// In MB/s; `None` where writing is not measured.
+    pub(crate) write: Option<f64>,
     /// The median of the random reads, in microseconds.
     pub(crate) half_within: f64,
     /// Their 99th percentile, in microseconds.
     pub(crate) nearly_all_within: f64,
 }
 
-/// The readings of one kind of controller from both makers.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Comparison {
-    pub(crate) kind: Kind,
-    ours: Vec<Reading>,
-    qemus: Vec<Reading>,
-}
+/// All readings of a run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Readings(Vec<(Kind, Maker, Reading)>);
 
-impl Comparison {
-    pub(crate) fn new(kind: Kind) -> Self {
-        Self { kind, ours: Vec::new(), qemus: Vec::new() }
+impl Readings {
+    pub(crate) fn add(&mut self, kind: Kind, maker: Maker, reading: Reading) {
+        self.0.push((kind, maker, reading));
     }
 
-    pub(crate) fn add(&mut self, maker: Maker, reading: Reading) {
-        match maker {
-            Maker::Ours => self.ours.push(reading),
-            Maker::Qemu => self.qemus.push(reading),
-        }
-    }
-
-    fn medians(&self, figure: impl Fn(&Reading) -> f64) -> (f64, f64) {
-        (median(self.ours.iter().map(&figure)), median(self.qemus.iter().map(&figure)))
+    /// The median of a figure, if there is one.
+    fn median(
+        &self,
+        kind: Kind,
+        maker: Maker,
+        figure: impl Fn(&Reading) -> Option<f64>,
+    ) -> Option<f64> {
+        let own = self.0.iter().filter(|(k, m, _)| (*k, *m) == (kind, maker));
+        let values: Vec<_> = own.filter_map(|(_, _, reading)| figure(reading)).collect();
+        (!values.is_empty()).then(|| median(values.into_iter()))
     }
 }
 
@@ -50,31 +51,81 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// A row's figure.
+struct Figure {
+    name: &'static str,
+    unit: &'static str,
+    is_rate: bool,
+    of: fn(&Reading) -> Option<f64>,
+}
+
+const FIGURES: [Figure; 4] = [
+    Figure {
+        name: "1 MiB sequential read",
+        unit: "MB/s",
+        is_rate: true,
+        of: |reading| Some(reading.read),
+    },
+    Figure {
+        name: "1 MiB sequential write",
+        unit: "MB/s",
+        is_rate: true,
+        of: |reading| reading.write,
+    },
+    Figure {
+        name: "4 KiB random read, median",
+        unit: "us",
+        is_rate: false,
+        of: |reading| Some(reading.half_within),
+    },
+    Figure {
+        name: "4 KiB random read, 99 % within",
+        unit: "us",
+        is_rate: false,
+        of: |reading| Some(reading.nearly_all_within),
+    },
+];
+
 /// The table in Markdown; a ratio above one says how many times better ours is.
-pub(crate) fn table(title: &str, comparisons: &[Comparison]) -> String {
+pub(crate) fn table(title: &str, readings: &Readings, idle: &[Extra]) -> String {
     let mut text = format!(
-        "{title}\n\n| controller | figure | ours | QEMU's | ours is better by |\n|---|---|---|---|---|\n"
+        "{title}\n\n| controller | figure | ours | QEMU's | ours is better by | qemu-xhci |\n\
+         |---|---|---|---|---|---|\n"
     );
-    for comparison in comparisons {
-        let kind = comparison.kind.name().to_uppercase();
-        let (ours, qemus) = comparison.medians(|reading| reading.megabytes_per_second);
-        row(&mut text, &kind, "1 MiB sequential read", (ours, qemus), "MB/s", ours / qemus);
-        let (ours, qemus) = comparison.medians(|reading| reading.half_within);
-        row(&mut text, &kind, "4 KiB random read, median", (ours, qemus), "us", qemus / ours);
-        let (ours, qemus) = comparison.medians(|reading| reading.nearly_all_within);
-        row(&mut text, &kind, "4 KiB random read, 99 % within", (ours, qemus), "us", qemus / ours);
+    for kind in [Kind::Ehci, Kind::Ohci] {
+        for Figure { name, unit, is_rate, of } in FIGURES {
+            let ours = readings.median(kind, Maker::Ours, of);
+            let qemus = readings.median(kind, Maker::Qemu, of);
+            let xhci = readings.median(Kind::Xhci, Maker::Qemu, of);
+            let ratio = ours.zip(qemus);
+            let ratio = ratio.map(|(o, q)| if is_rate { o / q } else { q / o });
+            let digits = if is_rate { 1 } else { 0 };
+            row(&mut text, kind, name, [ours, qemus, xhci], (unit, digits), ratio);
+        }
+    }
+    let xhci = idle.iter().find(|extra| extra.kind == Kind::Xhci).map(|extra| extra.qemus);
+    for extra in idle.iter().filter(|extra| extra.kind != Kind::Xhci) {
+        let ratio = extra.ours.filter(|ours| *ours >= 1.0).map(|ours| extra.qemus / ours);
+        let values = [extra.ours, Some(extra.qemus), xhci];
+        row(&mut text, extra.kind, "extra wakeups when idle", values, ("/s", 0), ratio);
     }
     text
 }
 
-fn row(text: &mut String, kind: &str, figure: &str, values: (f64, f64), unit: &str, ratio: f64) {
-    let (ours, qemus) = values;
-    let digits = if unit == "us" { 0 } else { 1 };
+fn row(
+    text: &mut String,
+    kind: Kind,
+    figure: &str,
+    values: [Option<f64>; 3],
+    (unit, digits): (&str, usize),
+    ratio: Option<f64>,
+) {
+    let kind = kind.name().to_uppercase();
+    let [ours, qemus, xhci] = values
+        .map(|value| value.map_or("-".to_owned(), |value| format!("{value:.digits$} {unit}")));
+    let ratio = ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2} times"));
     // Writing to a String cannot fail.
-    let _ = writeln!(
-        text,
-        "| {kind} | {figure} | {ours:.digits$} {unit} | {qemus:.digits$} {unit} | {ratio:.2} times |"
-    );
+    let _ = writeln!(text, "| {kind} | {figure} | {ours} | {qemus} | {ratio} | {xhci} |");
 }
 
 /// The document with `table` between its markers.
@@ -91,26 +142,31 @@ pub(crate) fn put_in(document: &str, table: &str) -> Result<String> {
 mod tests {
     use super::*;
 
-    fn reading(megabytes_per_second: f64, half_within: f64) -> Reading {
-        Reading { megabytes_per_second, half_within, nearly_all_within: half_within * 2.0 }
+    fn reading(read: f64, half_within: f64) -> Reading {
+        Reading { read, write: None, half_within, nearly_all_within: half_within * 2.0 }
     }
 
     #[test]
     fn rates_and_times_both_count_as_better_above_one() {
-        let mut comparison = Comparison::new(Kind::Ehci);
+        let mut readings = Readings::default();
         for value in [100.0, 90.0, 500.0] {
-            comparison.add(Maker::Ours, reading(value, 200.0));
-            comparison.add(Maker::Qemu, reading(50.0, 800.0));
+            readings.add(Kind::Ehci, Maker::Ours, reading(value, 200.0));
+            readings.add(Kind::Ehci, Maker::Qemu, reading(50.0, 800.0));
+            readings.add(Kind::Xhci, Maker::Qemu, reading(900.0, 100.0));
         }
-        let text = table("title", &[comparison]);
-        assert!(
-            text.contains("| EHCI | 1 MiB sequential read | 100.0 MB/s | 50.0 MB/s | 2.00 times |"),
-            "{text}"
-        );
-        assert!(
-            text.contains("| EHCI | 4 KiB random read, median | 200 us | 800 us | 4.00 times |"),
-            "{text}"
-        );
+        let idle = [
+            Extra { kind: Kind::Ehci, ours: Some(2.0), qemus: 14.0 },
+            Extra { kind: Kind::Xhci, ours: None, qemus: 0.4 },
+        ];
+        let text = table("title", &readings, &idle);
+        for row in [
+            "| EHCI | 1 MiB sequential read | 100.0 MB/s | 50.0 MB/s | 2.00 times | 900.0 MB/s |",
+            "| EHCI | 1 MiB sequential write | - | - | - | - |",
+            "| EHCI | 4 KiB random read, median | 200 us | 800 us | 4.00 times | 100 us |",
+            "| EHCI | extra wakeups when idle | 2 /s | 14 /s | 7.00 times | 0 /s |",
+        ] {
+            assert!(text.contains(row), "{row} is not in\n{text}");
+        }
     }
 
     #[test]

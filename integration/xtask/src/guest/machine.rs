@@ -156,6 +156,7 @@ fn qemus(controller: &Controller, command: &mut Command) {
     let driver = match controller.kind {
         Kind::Ehci => "usb-ehci",
         Kind::Ohci => "pci-ohci",
+        Kind::Xhci => "qemu-xhci",
     };
     let id = controller.id;
     command.args(["-device", &format!("{driver},id={id},addr={:02x}.0", controller.slot)]);

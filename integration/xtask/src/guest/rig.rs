@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use guest_protocol::{PciAddress, TestPattern};
 
-/// The two kinds of controller.
+/// The kinds of controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ehci,
     Ohci,
+    /// QEMU's only, to compare with.
+    Xhci,
 }
 
 /// Whose controller it is.
@@ -89,6 +91,7 @@ impl Kind {
         match self {
             Self::Ehci => "ehci",
             Self::Ohci => "ohci",
+            Self::Xhci => "xhci",
         }
     }
 
@@ -97,6 +100,7 @@ impl Kind {
         match self {
             Self::Ehci => "ehci-pci",
             Self::Ohci => "ohci-pci",
+            Self::Xhci => "xhci_hcd",
         }
     }
 
@@ -105,6 +109,7 @@ impl Kind {
         match self {
             Self::Ehci => 0x20,
             Self::Ohci => 0x10,
+            Self::Xhci => 0x30,
         }
     }
 
@@ -113,6 +118,7 @@ impl Kind {
         match self {
             Self::Ehci => "480",
             Self::Ohci => "12",
+            Self::Xhci => "5000",
         }
     }
 }
@@ -212,6 +218,7 @@ impl Rig {
         let id = match kind {
             Kind::Ehci => "e0",
             Kind::Ohci => "o0",
+            Kind::Xhci => "x0",
         };
         Self { controllers: vec![Controller::new(id, kind, Maker::Ours, 4, vec![device])] }
     }

@@ -171,7 +171,7 @@ fn arguments(rig: &Rig, run: &Path, pacing: Option<Pacing>) -> Vec<String> {
     for controller in rig.of(Maker::Ours) {
         if controller.wiring != Wiring::Direct {
             let speed = match controller.kind {
-                Kind::Ehci => "high",
+                Kind::Ehci | Kind::Xhci => "high",
                 Kind::Ohci => "full",
             };
             list.push("--device".to_owned());

@@ -215,6 +215,11 @@ impl Guest {
         }
     }
 
+    /// QEMU's process.
+    pub(crate) fn process(&self) -> u32 {
+        self.qemu.id()
+    }
+
     /// Our server, for its input socket.
     pub(crate) fn server(&self) -> Option<&Server> {
         self.server.as_ref()

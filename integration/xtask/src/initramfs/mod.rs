@@ -29,7 +29,8 @@ const LOADED: [&str; 9] = [
 ];
 
 /// Carried for `modprobe` where the kernel has them: drivers of devices that a guest may be given.
-const CARRIED: [&str; 9] = [
+const CARRIED: [&str; 10] = [
+    "xhci-pci",
     "usblp",
     "usbtest",
     "cdc_ncm",
