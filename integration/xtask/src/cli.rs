@@ -14,7 +14,7 @@ use crate::setup::{Kernel, Lab};
 use crate::tally::Tally;
 use crate::usbtest::Selection;
 use crate::workloads::Plan;
-use crate::{acceptance, bench, boot, hotplug, printer, test, usbtest, workloads};
+use crate::{acceptance, bench, boot, guests, hotplug, printer, test, usbtest, workloads};
 
 /// The lab: stock Linux guests on this project's USB controllers.
 #[derive(Parser)]
@@ -164,6 +164,8 @@ enum Task {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
+    /// Boot every kind of guest there is, one line of result each.
+    Guests,
     /// Fetch QEMU, kernels and the guest's userland into the cache, and nothing more.
     Setup {
         /// Which kernels; all when none is named.
@@ -218,6 +220,7 @@ fn carry_out(task: Task) -> Result<ExitCode> {
             let plan = Plan { only, repeats, seconds };
             Ok(verdict(workloads::run(guest.options(), &plan)?))
         }
+        Task::Guests => Ok(verdict(guests::run()?)),
         Task::Setup { kernel } => {
             let kernels = if kernel.is_empty() {
                 vec![Kernel::Bookworm, Kernel::Trixie, Kernel::Backports]

@@ -10,6 +10,7 @@ mod bench;
 mod boot;
 mod cli;
 mod guest;
+mod guests;
 mod hotplug;
 mod images;
 mod initramfs;

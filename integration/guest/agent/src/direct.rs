@@ -1,10 +1,11 @@
 //! Reads and writes past the page cache.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use guest_protocol::Placement;
 use rustix::fs::OFlags;
 
 /// `O_DIRECT` wants memory aligned to the logical block; a page serves every disk.
@@ -22,6 +23,25 @@ impl Buffer {
         let memory = vec![0; length + ALIGNMENT];
         let start = memory.as_ptr().align_offset(ALIGNMENT);
         Self { memory, start, length }
+    }
+
+    /// Where its pages are; those that were never touched are nowhere.
+    pub(crate) fn placement(&mut self) -> Result<Placement> {
+        let map = File::open("/proc/self/pagemap").context("/proc/self/pagemap")?;
+        let first = self.bytes().as_ptr().addr() / ALIGNMENT;
+        let mut placement = Placement { pages: 0, above_4_gib: 0 };
+        for page in first..first + self.length.div_ceil(ALIGNMENT) {
+            let mut entry = [0; 8];
+            map.read_exact_at(&mut entry, page as u64 * 8)?;
+            // Bit 63: present; bits 54 to 0: the frame's number.
+            let entry = u64::from_ne_bytes(entry);
+            if entry >> 63 != 0 {
+                placement.pages += 1;
+                let address = (entry & ((1 << 55) - 1)) * ALIGNMENT as u64;
+                placement.above_4_gib += usize::from(address >= 1 << 32);
+            }
+        }
+        Ok(placement)
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {

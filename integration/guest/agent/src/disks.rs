@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use guest_protocol::{Throughput, WritePlan};
+use guest_protocol::{Placement, Throughput, WritePlan};
 use sha2::{Digest, Sha256};
 
 use crate::direct::{self, Buffer};
@@ -41,6 +41,14 @@ pub(crate) fn sha256(controller: &str) -> Result<String> {
         }
         hash.update(&buffer[..count]);
     }
+}
+
+/// Reads a MiB past the page cache and says where it went.
+pub(crate) fn placement(controller: &str) -> Result<Placement> {
+    let disk = direct::open(&node(controller)?)?;
+    let mut buffer = Buffer::new(READ);
+    disk.read_exact_at(buffer.bytes(), 0)?;
+    buffer.placement()
 }
 
 /// Carries out `plan` past the page cache: every block of the plan is a write on the bus.

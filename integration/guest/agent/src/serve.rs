@@ -81,6 +81,7 @@ fn carry_out(request: Request, state: &mut State) -> Result<Reply> {
         Request::Stream { controller, stream } => {
             stream::run(&controller, &stream).map(Reply::Streamed)
         }
+        Request::Placement { controller } => disks::placement(&controller).map(Reply::Placement),
         Request::PowerOff => Ok(Reply::Done),
     }
 }

@@ -15,8 +15,8 @@ pub use gadgets::{Page, TestPattern, UsbTest, UsbTestOutcome};
 pub use hotplug::{Pluggable, Pulled, printed_byte};
 pub use pattern::{Block, Pattern, WritePlan};
 pub use report::{
-    Controller, Disk, InputEvent, InterruptMode, Inventory, Latencies, Reloaded, Throughput,
-    Traffic, UsbDevice,
+    Controller, Disk, InputEvent, InterruptMode, Inventory, Latencies, Placement, Reloaded,
+    Throughput, Traffic, UsbDevice,
 };
 pub use request::{Answer, Direction, Hello, Reply, Request};
 pub use stream::{Stream, StreamShape, Streamed};

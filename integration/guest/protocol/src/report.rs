@@ -108,6 +108,15 @@ impl Latencies {
     }
 }
 
+/// Where the pages of a buffer are in guest memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// How many pages it has.
+    pub pages: usize,
+    /// How many of them are above 4 GiB.
+    pub above_4_gib: usize,
+}
+
 /// What the file-system test moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    InputEvent, Inventory, Latencies, Page, PciAddress, Pluggable, Pulled, Reloaded, Stream,
-    Streamed, TestPattern, Throughput, Traffic, UsbTest, UsbTestOutcome, WritePlan,
+    InputEvent, Inventory, Latencies, Page, PciAddress, Placement, Pluggable, Pulled, Reloaded,
+    Stream, Streamed, TestPattern, Throughput, Traffic, UsbTest, UsbTestOutcome, WritePlan,
 };
 
 /// The agent's first line: it runs, and the guest's modules are loaded.
@@ -140,6 +140,11 @@ pub enum Request {
         /// What to do.
         stream: Stream,
     },
+    /// Read the first MiB of the disk behind a controller past the page cache, and say where in guest memory it went.
+    Placement {
+        /// Which one.
+        controller: PciAddress,
+    },
     /// End the guest.
     PowerOff,
 }
@@ -179,6 +184,8 @@ pub enum Reply {
     UsbTest(UsbTestOutcome),
     /// To [`Request::WorkUntilPulled`].
     Pulled(Pulled),
+    /// To [`Request::Placement`].
+    Placement(Placement),
     /// To [`Request::Stream`], by endpoints.
     Streamed(Vec<Streamed>),
 }
