@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use guest_protocol::{Placement, Throughput, WritePlan};
 use sha2::{Digest, Sha256};
 
@@ -22,7 +22,8 @@ pub(crate) fn node(controller: &str) -> Result<PathBuf> {
         let disk = inventory::take()?.disks.into_iter().find(|disk| disk.controller == controller);
         let disk = disk.ok_or_else(|| anyhow!("there is no disk behind {controller}"))?;
         let node = Path::new("/dev").join(&disk.name);
-        ensure!(node.exists(), "{} has no device node", disk.name);
+        // The node is there a moment before the disk answers.
+        File::open(&node).with_context(|| format!("opening {}", node.display()))?;
         Ok(node)
     })
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use guest_protocol::{Inventory, Reply, Request};
 
+use super::data;
 use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig};
+use crate::images::Image;
 use crate::lab_run::{Bench, Options};
 use crate::run_folder::RunFolder;
 use crate::setup::Kernel;
@@ -39,19 +41,20 @@ const STEPS: [Step; 4] = [
 ];
 
 /// A disk that can do high speed and a keyboard that cannot, both in ports that the two controllers share.
-fn rig(run: &RunFolder) -> Result<Rig> {
-    let disk = Attachment::Disk(run.image("disk.img", 51)?.path);
+fn rig(image: &Image) -> Rig {
+    let disk = Attachment::Disk(image.path.clone());
     let ehci = Controller::new("e0", Kind::Ehci, Maker::Ours, 4, vec![disk]);
     let mut ohci = Controller::new("o0", Kind::Ohci, Maker::Ours, 4, vec![Attachment::Keyboard]);
     ohci.companion_of = Some(ehci.id);
-    Ok(Rig { controllers: vec![ehci, ohci] })
+    Rig { controllers: vec![ehci, ohci] }
 }
 
 /// Boots once and goes through the steps.
 pub(crate) fn run(bench: &Bench, kernel: Kernel, tally: &mut Tally) -> Result<()> {
     let run = RunFolder::new()?;
     let failed_before = tally.failed;
-    let rig = rig(&run)?;
+    let image = run.image("disk.img", 51)?;
+    let rig = rig(&image);
     let options = Options { kernel, ..Options::default() };
     let mut started = None;
     tally.check("the guest boots", || {
@@ -62,7 +65,7 @@ pub(crate) fn run(bench: &Bench, kernel: Kernel, tally: &mut Tally) -> Result<()
     });
     if let Some(mut guest) = started {
         for step in STEPS {
-            tally.check(step.name, || go(&mut guest, &rig, &step));
+            tally.check(step.name, || go(&mut guest, &rig, &image, &step));
         }
         tally.check("the guest powers off and its kernel never complained", || {
             guest.end().map(|()| "the log is clean".to_owned())
@@ -74,8 +77,8 @@ pub(crate) fn run(bench: &Bench, kernel: Kernel, tally: &mut Tally) -> Result<()
     Ok(())
 }
 
-/// The disk is where the high speed is, else where the keyboard always is.
-fn go(guest: &mut Guest, rig: &Rig, step: &Step) -> Result<String> {
+/// The disk is where the high speed is, else where the keyboard always is, and reads as its image does.
+fn go(guest: &mut Guest, rig: &Rig, image: &Image, step: &Step) -> Result<String> {
     let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     guest.call(&Request::Modules { unload: list(step.unload), load: list(step.load) })?;
     let [ehci, ohci] = [0, 1].map(|at| rig.controllers[at].address());
@@ -87,6 +90,7 @@ fn go(guest: &mut Guest, rig: &Rig, step: &Step) -> Result<String> {
         let found = |driver: &str| places(&inventory, driver);
         if wanted.iter().all(|(driver, place)| found(driver) == [place.clone()]) {
             let [(_, disk), (_, keyboard)] = &wanted;
+            data::reads(guest, &disk.0, image)?;
             return Ok(format!(
                 "the disk is at {} with {} Mbit/s, the keyboard at {} with {}",
                 disk.0, disk.1, keyboard.0, keyboard.1

@@ -45,7 +45,7 @@ pub(crate) fn run(
         for (controller, image) in disks {
             let kind = upper(controller.kind);
             tally.check(&format!("{kind}: the disk reads as its image"), || {
-                data::reads(guest_ref, controller, image)
+                data::reads(guest_ref, &controller.address(), image)
             });
             tally.check(&format!("{kind}: what is written arrives"), || {
                 data::writes(guest_ref, controller, image)
