@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use vm_memory::GuestMemory;
 
 use super::config_space::ConfigSpace;
+use super::message::{Cause, Message};
 use super::{
     FunctionStatistics, Identity, InterruptLine, InterruptPin, debug, legacy, msi, power, type0,
 };
@@ -51,8 +52,7 @@ pub struct PciFunction<M: ?Sized, C, L> {
 struct Outputs {
     level: bool,
     pme: bool,
-    /// The condition has had an event that no message was sent for.
-    unsent: bool,
+    message: Message,
 }
 
 impl<M, C, L> PciFunction<M, C, L>
@@ -94,7 +94,7 @@ where
         if self.identity.ehci_registers && legacy::shows_status(offset, data.len()) {
             let usbsts = self.usbsts(memory, now);
             legacy::show_status(&mut self.config, usbsts);
-            self.settle();
+            self.settle(Cause::Read, now);
         }
         self.config.read(offset, data);
     }
@@ -112,7 +112,7 @@ where
         if self.has_dma() != had_dma {
             self.run(memory, now);
         } else {
-            self.settle();
+            self.settle(Cause::Other, now);
         }
     }
 
@@ -129,7 +129,7 @@ where
         if self.in_window(offset, data.len()) {
             self.controller.read(&self.context(memory, now), offset, data);
         }
-        self.settle();
+        self.settle(Cause::Read, now);
     }
 
     /// Guest write to BAR 0.
@@ -138,7 +138,7 @@ where
         if self.answers() && self.in_window(offset, data.len()) {
             self.controller.write(&self.context(memory, now), offset, data);
         }
-        self.settle();
+        self.settle(Cause::Write, now);
     }
 
     /// Time has passed, or a device has something to say.
@@ -146,16 +146,17 @@ where
         self.last_run = now;
         self.counts.runs = self.counts.runs.wrapping_add(1);
         self.controller.run(&self.context(memory, now));
-        self.settle();
+        self.settle(Cause::Other, now);
     }
 
     /// When [`run`](Self::run) must be called next; `None` while nothing is scheduled.
     pub fn deadline(&self) -> Option<Time> {
-        let deadline = self.controller.deadline()?;
+        let deadline = self.controller.deadline();
         if self.has_dma() {
-            return Some(deadline);
+            let message = self.outputs.message.due().filter(|_| msi::enabled(&self.config));
+            return deadline.into_iter().chain(message).min();
         }
-        Some(deadline.max(self.last_run.after_millis(IDLE_WITHOUT_DMA)))
+        Some(deadline?.max(self.last_run.after_millis(IDLE_WITHOUT_DMA)))
     }
 
     /// Power-on or bus reset: configuration space and controller start again.
@@ -163,7 +164,7 @@ where
         self.config.reset();
         self.controller.reset(now);
         self.last_run = now;
-        self.settle();
+        self.settle(Cause::Other, now);
     }
 
     /// Size of BAR 0 in bytes, a power of two.
@@ -230,7 +231,7 @@ where
     }
 
     /// Brings the interrupt outputs up to date.
-    fn settle(&mut self) {
+    fn settle(&mut self, cause: Cause, now: Time) {
         let interrupt = self.controller.interrupt();
         let wakeup = self.controller.take_wakeup();
         type0::show_interrupt(&mut self.config, interrupt.asserted);
@@ -240,7 +241,7 @@ where
         }
 
         // An event that cannot be told now is told later, if it still matters then.
-        self.outputs.unsent = (self.outputs.unsent && interrupt.asserted) || interrupt.event;
+        self.outputs.message.follow(cause, interrupt.asserted, interrupt.event, now);
         let messages = msi::enabled(&self.config);
         let level =
             awake && !messages && interrupt.asserted && !type0::interrupt_disabled(&self.config);
@@ -250,8 +251,7 @@ where
             self.line.set_level(level);
         }
         // A message is a memory write: it takes the right to master the bus (PCI 3.0, 6.8.3).
-        if self.outputs.unsent && messages && self.has_dma() {
-            self.outputs.unsent = false;
+        if messages && self.has_dma() && self.outputs.message.take(now) {
             self.counts.interrupts = self.counts.interrupts.wrapping_add(1);
             let (address, data) = msi::message(&self.config);
             self.line.message(address, data);

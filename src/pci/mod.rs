@@ -13,6 +13,7 @@ mod function;
 mod identity;
 mod legacy;
 mod line;
+mod message;
 mod msi;
 mod power;
 mod statistics;

@@ -6,6 +6,7 @@ use vm_memory::GuestMemory;
 use super::{Outputs, PciFunction};
 use crate::controller::HostController;
 use crate::pci::config_space::SIZE;
+use crate::pci::message::Cause;
 use crate::pci::{InterruptLine, type0};
 use crate::snapshot::{Offset, RestoreError, SaveError, Snapshot, State};
 use crate::time::Time;
@@ -41,7 +42,7 @@ where
             controller,
             // The line is the VMM's, which knows its levels.
             line: _,
-            outputs: Outputs { level: _, pme: _, unsent },
+            outputs: Outputs { level: _, pme: _, message },
             last_run,
             memory: _,
             // The statistics of this process.
@@ -50,7 +51,7 @@ where
         let state = FunctionState {
             config: config.save(),
             bar_size: *bar_size,
-            unsent: *unsent,
+            unsent: message.due().is_some(),
             last_run: Offset::of(*last_run, now),
             controller: controller.save(now)?,
         };
@@ -67,9 +68,9 @@ where
         RestoreError::same(bar(bar_size), bar(self.bar_size))?;
         self.controller.restore(&controller, now)?;
         self.config.restore(&config);
-        self.outputs.unsent = unsent;
+        self.outputs.message.owe(unsent, now);
         self.last_run = last_run.at(now);
-        self.settle();
+        self.settle(Cause::Other, now);
         Ok(())
     }
 }
