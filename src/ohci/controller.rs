@@ -210,6 +210,14 @@ impl Ohci {
         }
     }
 
+    /// Brings everything up to date for a register access. If the frame may end early by now it does:
+    /// a driver in its handler sees that in the register it reads next and needs no other interrupt.
+    fn accessed<M: GuestMemory + ?Sized>(&mut self, context: &Context<'_, M>) {
+        self.catch_up(context);
+        self.clock.is_accessed();
+        self.hasten(context);
+    }
+
     /// Ends the frame early if the driver only waits for that (Eager).
     fn hasten<M: GuestMemory + ?Sized>(&mut self, context: &Context<'_, M>) {
         if let (Some(at), Some(dma)) = (self.early_boundary(), context.dma())
@@ -531,7 +539,7 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ohci {
     }
 
     fn read(&mut self, context: &Context<'_, M>, offset: u64, data: &mut [u8]) {
-        self.catch_up(context);
+        self.accessed(context);
         self.answer_doorbell(context);
         self.read_window(context.now, offset, data);
         self.clock.was_read(context.now);
@@ -540,7 +548,7 @@ impl<M: GuestMemory + ?Sized> HostController<M> for Ohci {
     }
 
     fn write(&mut self, context: &Context<'_, M>, offset: u64, data: &[u8]) {
-        self.catch_up(context);
+        self.accessed(context);
         self.update_line();
         self.write_window(context.now, offset, data);
         self.update_line();

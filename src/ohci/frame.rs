@@ -15,13 +15,17 @@ pub(super) const FRAME_NANOS: u64 = 1_000_000;
 /// a pause of the virtual machine would make them pile up without end.
 pub(super) const CATCH_UP_FRAMES: u64 = 32;
 
-/// Least time between the moment a driver begins to wait and an early boundary: time to read
-/// HccaFrameNumber after it has enabled StartofFrame.
+/// Least time between the moment a driver begins to wait and an early boundary, and so the shortest
+/// frame.
 const EAGER_NANOS: u64 = 20_000;
 
-/// The same while the driver has not yet read a register after the write that began the wait: its
-/// read back may still be on the way, and the frame number must not change before it.
+/// The same while the driver may still be about to read HccaFrameNumber, which must not change before
+/// it: it has enabled StartofFrame, and not yet read a register after that; its read back may be on
+/// the way.
 const EAGER_UNREAD_NANOS: u64 = 150_000;
+
+/// The same once it has read a register. Its next access shows that it has the number.
+const EAGER_READ_NANOS: u64 = 60_000;
 
 /// Early boundaries for one cause. A driver that waits needs one or two; one that keeps StartofFrame
 /// enabled for good gets its frames at their normal rate.
@@ -86,7 +90,19 @@ struct Run<T = Time> {
 struct Early<T = Time> {
     credit: u8,
     since: T,
-    read: bool,
+    wait: Wait,
+}
+
+/// How far a driver is that waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum Wait {
+    /// It waits, and knows the frame number.
+    #[default]
+    Ready,
+    /// It has enabled StartofFrame and will read a register, then the frame number.
+    Unread,
+    /// It has read the register.
+    Reading,
 }
 
 impl FrameClock {
@@ -96,19 +112,19 @@ impl FrameClock {
 
     pub(super) fn save(&self, now: Time) -> ClockState {
         let Self { pacing: _, number, frt, stopped_at, run, early } = *self;
-        let Early { credit, since, read } = early;
+        let Early { credit, since, wait } = early;
         ClockState {
             number,
             frt,
             stopped_at,
             run: run.map(|Run { start, begun }| Run { start: Offset::of(start, now), begun }),
-            early: Early { credit, since: Offset::of(since, now), read },
+            early: Early { credit, since: Offset::of(since, now), wait },
         }
     }
 
     pub(super) fn restore(&mut self, state: ClockState, now: Time) {
         let ClockState { number, frt, stopped_at, run, early } = state;
-        let Early { credit, since, read } = early;
+        let Early { credit, since, wait } = early;
         *self = Self {
             pacing: self.pacing,
             number,
@@ -117,7 +133,7 @@ impl FrameClock {
             stopped_at: stopped_at & 0x3fff,
             // No frame begins later than now.
             run: run.map(|Run { start, begun }| Run { start: start.at(now).min(now), begun }),
-            early: Early { credit: credit.min(EAGER_BOUNDARIES), since: since.at(now), read },
+            early: Early { credit: credit.min(EAGER_BOUNDARIES), since: since.at(now), wait },
         };
     }
 
@@ -224,13 +240,21 @@ impl FrameClock {
     /// The driver may wait for a frame to end from now on: a TD was retired, or (`reads`) it enabled
     /// StartofFrame and will read the frame number next.
     pub(super) fn may_wait(&mut self, now: Time, reads: bool) {
-        self.early = Early { credit: EAGER_BOUNDARIES, since: now, read: !reads };
+        let wait = if reads { Wait::Unread } else { Wait::Ready };
+        self.early = Early { credit: EAGER_BOUNDARIES, since: now, wait };
     }
 
-    /// The driver read a register.
+    /// The driver accesses a register: what it wanted to read before, it has.
+    pub(super) fn is_accessed(&mut self) {
+        if self.early.wait == Wait::Reading {
+            self.early.wait = Wait::Ready;
+        }
+    }
+
+    /// The driver has read a register.
     pub(super) fn was_read(&mut self, now: Time) {
-        if self.pacing == Pacing::Eager && !self.early.read {
-            self.early.read = true;
+        if self.early.wait == Wait::Unread {
+            self.early.wait = Wait::Reading;
             self.early.since = now;
         }
     }
@@ -238,7 +262,11 @@ impl FrameClock {
     /// When the frame may end early for a driver that waits.
     pub(super) fn early_boundary(&self) -> Option<Time> {
         let run = self.run.filter(|run| run.begun)?;
-        let wait = if self.early.read { EAGER_NANOS } else { EAGER_UNREAD_NANOS };
+        let wait = match self.early.wait {
+            Wait::Ready => EAGER_NANOS,
+            Wait::Unread => EAGER_UNREAD_NANOS,
+            Wait::Reading => EAGER_READ_NANOS,
+        };
         let allowed = self.pacing == Pacing::Eager && self.early.credit != 0;
         allowed.then(|| self.early.since.max(run.start).after_nanos(wait))
     }

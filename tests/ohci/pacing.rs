@@ -129,6 +129,37 @@ fn a_driver_that_keeps_start_of_frame_enabled_gets_frames_of_a_millisecond() {
     assert!((1000..=1010).contains(&frames), "{frames}");
 }
 
+/// What Linux does when it unlinks: enable StartofFrame, flush with a read, note the frame number in
+/// memory, and go on in its handler, which looks for further interrupts before it ends.
+#[test]
+fn a_driver_in_its_handler_finds_the_frame_over_at_its_second_next_access_and_not_before() {
+    let mut rig = running_with(Pacing::Eager);
+    rig.m.advance_micros(100);
+    rig.clear_status();
+    rig.m.write32(reg::INTERRUPT_ENABLE, int::MIE | int::SF);
+    rig.m.read32(reg::CONTROL);
+    let noted = rig.hcca_frame();
+    rig.m.advance_micros(40);
+    assert_eq!(rig.hcca_frame(), noted, "the driver may not have read it yet");
+    let status = rig.m.read32(reg::INTERRUPT_STATUS);
+    assert_eq!(status & int::SF, int::SF, "it has, or it would not be here");
+    assert_eq!(rig.hcca_frame(), noted.wrapping_add(1));
+    assert!(rig.m.line);
+}
+
+#[test]
+fn a_driver_that_leaves_after_it_noted_the_number_is_interrupted_soon() {
+    let mut rig = running_with(Pacing::Eager);
+    rig.m.advance_micros(100);
+    rig.clear_status();
+    rig.m.write32(reg::INTERRUPT_ENABLE, int::MIE | int::SF);
+    rig.m.read32(reg::CONTROL);
+    rig.m.advance_micros(59);
+    assert!(!rig.m.line);
+    rig.m.advance_micros(2);
+    assert!(rig.m.line);
+}
+
 #[test]
 fn no_frame_is_cut_short_under_isochronous_transfers() {
     let mut rig = running_with(Pacing::Eager);

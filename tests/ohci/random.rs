@@ -247,13 +247,15 @@ impl Rig {
 
     /// The line is what the registers say it must be.
     fn assert_line(&mut self) {
-        let line = self.m.line;
+        let before = self.m.line;
         let mask = self.m.read32(reg::INTERRUPT_ENABLE);
         let status = self.m.read32(reg::INTERRUPT_STATUS);
         let routed = self.m.read32(reg::CONTROL) & control::IR == 0;
+        let line = self.m.line;
         let condition = routed && mask & int::MIE != 0 && mask & status & 0x7f != 0;
         assert_eq!(line, condition, "status {status:#x}, mask {mask:#x}");
-        assert_eq!(self.m.line, line, "looking changes nothing");
+        // With Eager a frame may end when somebody looks.
+        assert!(line || !before, "looking clears nothing");
     }
 }
 
