@@ -1,7 +1,7 @@
 //! `--pcap`: every transfer in a file that Wireshark opens, as Linux's usbmon would show it.
 //!
 //! A controller's thread formats an event into a bounded buffer ([`spool`]) and goes on; another
-//! thread writes the file. [`transfers`] turns what an observer of the library sees into the beginnings
+//! thread writes the file. `transfers` turns what an observer of the library sees into the beginnings
 //! and ends of transfers.
 
 pub mod format;
