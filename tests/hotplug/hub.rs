@@ -75,7 +75,7 @@ impl Job for Tree {
     }
 
     fn inner_port(&self, round: u64) -> Option<Port> {
-        self.port.clone().filter(|_| round % 2 == 0)
+        self.port.clone().filter(|_| round.is_multiple_of(2))
     }
 
     /// The hub tells that the disk went, and that it came back; then it works as before.

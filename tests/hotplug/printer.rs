@@ -26,7 +26,7 @@ impl PrintSink for Paper {
 
     fn room(&mut self) -> usize {
         self.asked += 1;
-        if self.asked % 3 != 0 {
+        if !self.asked.is_multiple_of(3) {
             return 1024;
         }
         self.ready.as_ref().expect("it was attached").room();
