@@ -105,7 +105,9 @@ pub(crate) fn table(title: &str, readings: &Readings, idle: &[Extra]) -> String 
     }
     let xhci = idle.iter().find(|extra| extra.kind == Kind::Xhci).map(|extra| extra.qemus);
     for extra in idle.iter().filter(|extra| extra.kind != Kind::Xhci) {
-        let ratio = extra.ours.filter(|ours| *ours >= 1.0).map(|ours| extra.qemus / ours);
+        // What is less than one a second is noise, and not to be divided by.
+        let ours = extra.ours.filter(|ours| *ours >= 1.0);
+        let ratio = ours.filter(|_| extra.qemus >= 1.0).map(|ours| extra.qemus / ours);
         let values = [extra.ours, Some(extra.qemus), xhci];
         row(&mut text, extra.kind, "extra wakeups when idle", values, ("/s", 0), ratio);
     }
