@@ -37,12 +37,30 @@
 //! # Features
 //!
 //! None is on by default. Each adds to the module `adapters`, the one place that knows of file
-//! descriptors and a clock.
+//! descriptors, threads and a clock.
 //!
-//! | feature | adds |
-//! |---|---|
-//! | `event-manager` | `SharedFunction`: a function that vCPU threads and an `event-manager` loop share |
-//! | `kvm` | `KvmInterrupt`: INTx on an irqfd, MSI by `KVM_SIGNAL_MSI` |
+//! | feature | adds | dependencies |
+//! |---|---|---|
+//! | `event-manager` | `SharedFunction`: a function that vCPU threads and an `event-manager` loop share | `event-manager` 0.4, `vmm-sys-util` 0.15 |
+//! | `kvm` | `KvmInterrupt`: INTx on an irqfd, MSI by `KVM_SIGNAL_MSI` | `kvm-ioctls` 0.25, `kvm-bindings` 0.14, `vmm-sys-util` 0.15 |
+//! | `thread` | `ThreadedFunction`: a function with a thread of its own | none |
+//!
+//! # Versions
+//!
+//! Releases follow [semantic versioning](https://semver.org). Until 1.0 a new minor version (0.1 to 0.2) may
+//! break an embedder and the changelog says how to follow; a patch version (0.1.0 to 0.1.1) does not.
+//! Four things belong to the interface besides the Rust items:
+//!
+//! * **`vm-memory`**, since [`GuestMemory`](vm_memory::GuestMemory) is its trait: this version takes 0.18, and another
+//!   one is a new minor version. So are those of the dependencies of a feature.
+//! * **The Rust version**: 1.88, declared in the manifest and kept to by the lints. A newer one is a new minor
+//!   version, and has been stable for six months then.
+//! * **Saved state**: [`snapshot`] reads what all earlier versions of its format wrote.
+//! * **What a guest sees**: a default that changes for a guest at work (ids, capabilities, the number of
+//!   ports) is a new minor version.
+//!
+//! Text of log lines and errors, and when exactly within what the specifications allow a transfer is
+//! carried out, are not part of the interface.
 //!
 //! # An EHCI controller with a disk
 //!
@@ -111,7 +129,7 @@
     )
 )]
 
-#[cfg(any(feature = "event-manager", feature = "kvm"))]
+#[cfg(any(feature = "event-manager", feature = "kvm", feature = "thread"))]
 pub mod adapters;
 pub mod controller;
 pub mod devices;

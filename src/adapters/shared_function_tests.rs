@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use event_manager::{EventManager, SubscriberOps};
 use vm_memory::{GuestAddress, GuestMemoryMmap};
 
+use super::super::clockwork::{Clockwork, NoLine};
 use super::*;
-use crate::controller::{Context, Interrupt};
 use crate::pci::{Identity, Placement};
 
 const COMMAND: u64 = 0x04;
@@ -17,56 +17,6 @@ const BAR: u32 = 0xfebf_0000;
 /// How long a loop waits for something that must come, and for something that must not, in ms.
 const MUST_COME: i32 = 10_000;
 const MUST_NOT_COME: i32 = 50;
-
-/// A controller that is given its deadline through its register, in microseconds from then, and
-/// counts its turns.
-#[derive(Default)]
-struct Clockwork {
-    turns: Arc<AtomicU32>,
-    deadline: Option<Time>,
-}
-
-impl crate::snapshot::Snapshot for Clockwork {}
-
-impl HostController<GuestMemoryMmap> for Clockwork {
-    fn window(&self) -> u64 {
-        0x100
-    }
-
-    fn read(&mut self, _: &Context<'_, GuestMemoryMmap>, _: u64, data: &mut [u8]) {
-        data.fill(0x5a);
-    }
-
-    fn write(&mut self, context: &Context<'_, GuestMemoryMmap>, _: u64, data: &[u8]) {
-        let micros = u32::from_le_bytes(data.try_into().unwrap());
-        self.deadline = Some(context.now.after_micros(micros.into()));
-    }
-
-    fn run(&mut self, context: &Context<'_, GuestMemoryMmap>) {
-        self.turns.fetch_add(1, Ordering::SeqCst);
-        self.deadline = self.deadline.filter(|deadline| *deadline > context.now);
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        self.deadline
-    }
-
-    fn interrupt(&mut self) -> Interrupt {
-        Interrupt::default()
-    }
-
-    fn reset(&mut self, _: Time) {
-        self.deadline = None;
-    }
-}
-
-struct NoLine;
-
-impl InterruptLine for NoLine {
-    fn set_level(&mut self, _: bool) {}
-
-    fn message(&mut self, _: u64, _: u32) {}
-}
 
 type Function = SharedFunction<Arc<GuestMemoryMmap>, Clockwork, NoLine>;
 
