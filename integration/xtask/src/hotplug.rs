@@ -25,6 +25,9 @@ use crate::tally::Tally;
 const WORK: std::ops::Range<u64> = 10..250;
 /// Before a calm pull nothing happens for this long, so all that happened before must have arrived.
 const CALM: Duration = Duration::from_millis(200);
+/// Linux's usbhid ignores all that a device says in the 50 ms after somebody first opened it, and the kernel's own keyboard
+/// handler may just have done so.
+const OPENED: Duration = Duration::from_millis(150);
 /// Between two strokes of a key or moves of a pointer.
 const STROKE: Duration = Duration::from_millis(10);
 /// Types and codes of Linux's `input-event-codes.h`.
@@ -264,6 +267,7 @@ fn strokes(hand: &Hand, subject: Subject, milliseconds: u64) -> Result<u64> {
         thread::sleep(Duration::from_millis(milliseconds));
         return Ok(0);
     }
+    thread::sleep(OPENED);
     let count = 1 + milliseconds / STROKE.as_millis() as u64;
     for n in 0..count {
         let line = match subject {
