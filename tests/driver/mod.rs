@@ -16,3 +16,4 @@ pub mod mass_storage;
 pub mod ohci;
 pub mod recorder;
 pub mod scripted;
+pub mod tokens;

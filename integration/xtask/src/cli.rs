@@ -14,7 +14,7 @@ use crate::setup::{Kernel, Lab};
 use crate::tally::Tally;
 use crate::usbtest::Selection;
 use crate::workloads::Plan;
-use crate::{acceptance, bench, boot, guests, hotplug, printer, test, usbtest, workloads};
+use crate::{acceptance, bench, boot, fuzz, guests, hotplug, printer, test, usbtest, workloads};
 
 /// The lab: stock Linux guests on this project's USB controllers.
 #[derive(Parser)]
@@ -166,6 +166,15 @@ enum Task {
     },
     /// Boot every kind of guest there is, one line of result each.
     Guests,
+    /// Run the fuzz targets (`fuzz/README.md`), one line of result each.
+    Fuzz {
+        /// How long each, in seconds.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        seconds: u32,
+        /// Only these; all when none is named.
+        #[arg(value_name = "TARGET")]
+        targets: Vec<String>,
+    },
     /// Fetch QEMU, kernels and the guest's userland into the cache, and nothing more.
     Setup {
         /// Which kernels; all when none is named.
@@ -221,6 +230,7 @@ fn carry_out(task: Task) -> Result<ExitCode> {
             Ok(verdict(workloads::run(guest.options(), &plan)?))
         }
         Task::Guests => Ok(verdict(guests::run()?)),
+        Task::Fuzz { seconds, targets } => Ok(verdict(fuzz::run(seconds, &targets)?)),
         Task::Setup { kernel } => {
             let kernels = if kernel.is_empty() {
                 vec![Kernel::Bookworm, Kernel::Trixie, Kernel::Backports]

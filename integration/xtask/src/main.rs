@@ -9,6 +9,7 @@ mod acceptance;
 mod bench;
 mod boot;
 mod cli;
+mod fuzz;
 mod guest;
 mod guests;
 mod hotplug;

@@ -1,0 +1,6 @@
+//! A device with bad days.
+#![no_main]
+
+use vm_usb_fuzz::driver::tokens::Kind;
+
+libfuzzer_sys::fuzz_target!(|tokens: vm_usb_fuzz::device::Tokens| tokens.live(Kind::BadDay));

@@ -1,0 +1,4 @@
+//! Raw register traffic and time over random memory, on an EHCI controller with real devices.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: vm_usb_fuzz::ehci::Monkey| input.live());

@@ -1,0 +1,4 @@
+//! OHCI lists that make sense, up to a few wrong fields.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: vm_usb_fuzz::ohci_schedule::Driver| input.live());

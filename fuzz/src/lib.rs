@@ -1,0 +1,25 @@
+//! What the fuzz targets share: guests that are told by bytes what to do, and the rules that hold
+//! whatever they do. The targets themselves are a line each; see `README.md`.
+
+#[path = "../../tests/snapshot/courier.rs"]
+mod courier;
+#[path = "../../tests/driver/mod.rs"]
+pub mod driver;
+#[path = "../../tests/snapshot/drivers.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod drivers;
+#[path = "../../tests/snapshot/world.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod world;
+
+pub mod descriptors;
+pub mod device;
+pub mod devices;
+pub mod ehci;
+pub mod ehci_schedule;
+pub mod guest;
+pub mod ohci;
+pub mod ohci_schedule;
+pub mod pci;
+pub mod snapshot;
+pub mod word;
