@@ -21,13 +21,15 @@ const CASES: [u32; 2] = [1, 2];
 const ITERATIONS: u32 = 16;
 const LENGTH: u32 = 4096;
 
-/// What a program hears when its device is gone: of the block layer, of the bus, of the device's file.
-const GONE: [Errno; 8] = [
+/// What a program hears when its device is gone: of the block layer, of the bus (EHCI's driver says PROTO of a device that
+/// does not answer, OHCI's says TIME), of the device's file.
+const GONE: [Errno; 9] = [
     Errno::IO,
     Errno::NODEV,
     Errno::NXIO,
     Errno::NOENT,
     Errno::PROTO,
+    Errno::TIME,
     Errno::PIPE,
     Errno::ILSEQ,
     Errno::SHUTDOWN,
