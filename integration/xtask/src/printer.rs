@@ -37,6 +37,7 @@ const fn promised(pacing: Pacing) -> Option<f64> {
 /// Boots once for each pacing, the one of `options` or both, and gives how the checks went.
 pub(crate) fn run(options: Options, rounds: usize) -> Result<Tally> {
     let bench = Bench::build(Lab::set_up()?, &[crate::guest::Maker::Ours])?;
+    lab_run::share_one_processor()?;
     let pacings = match options.pacing {
         Some(pacing) => vec![pacing],
         None => vec![Pacing::Realtime, Pacing::Eager],

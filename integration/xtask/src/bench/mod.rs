@@ -8,7 +8,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use guest_protocol::{Direction, Request};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::boot::{random, sequential};
 use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig};
@@ -40,7 +39,7 @@ const NOTE: &str = "QEMU's pci-ohci stops with an unrecoverable error on 1 MiB w
 /// Measures, prints the table, and puts it into `write` between its markers when that is given.
 pub(crate) fn run(options: Options, repeats: usize, write: Option<&Path>) -> Result<()> {
     let bench = Bench::build(Lab::set_up()?, &[Maker::Ours])?;
-    share_one_processor()?;
+    lab_run::share_one_processor()?;
     let table =
         lab_run::with_logs(RunFolder::new()?, |run| measure(&bench, options, repeats, run))?;
     println!("{table}");
@@ -51,17 +50,6 @@ pub(crate) fn run(options: Options, repeats: usize, write: Option<&Path>) -> Res
         fs::write(path, document).with_context(|| path.display().to_string())?;
     }
     Ok(())
-}
-
-/// From here on this program and all it starts run on one host processor. So our server, which is a process of its own,
-/// has no processor that QEMU's controllers do not have, and readings do not depend on where the host's scheduler puts
-/// threads: waking one on another processor takes a nested virtual machine ten times as long.
-fn share_one_processor() -> Result<()> {
-    let allowed = sched_getaffinity(None).context("this program's processors")?;
-    let mut one = CpuSet::new();
-    let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu));
-    one.set(last.context("no processor is allowed")?);
-    sched_setaffinity(None, &one).context("cannot keep to one processor")
 }
 
 fn measure(bench: &Bench, options: Options, repeats: usize, run: &RunFolder) -> Result<String> {
