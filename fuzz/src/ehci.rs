@@ -7,6 +7,7 @@ use vm_usb::topology::{Host, Port};
 use vm_usb::usb::Speed;
 
 use crate::devices::{ADDRESSES, attach_real, configure, stroke};
+use crate::driver::ehci;
 pub use crate::driver::ehci::{
     DTC, HEAD, HIGH_SPEED, LOW_SPEED, QUEUE_HEAD, TERMINATE, cmd, port, reg, sts, token,
 };
@@ -16,12 +17,8 @@ use crate::word::{ARENA, BUFFERS, NOWHERE, place};
 /// Where the periodic frame list is, once the guest has set it up.
 pub const FRAME_LIST: u32 = ARENA + 0x1000;
 
-/// The budgets of one turn: 8192 periodic elements, 1024 visits of queue heads and 4096 elements looked
-/// ahead at; with the accesses that each takes at most.
-const MOST_ACCESSES: usize = 8192 * 24 + 1024 * 64 + 4096 * 24;
-
 impl Model for Ehci {
-    const MOST_ACCESSES: usize = MOST_ACCESSES;
+    const MOST_ACCESSES: usize = ehci::MOST_ACCESSES as usize;
     const ADDRESSES: &'static [u64] = &[reg::PERIODICLISTBASE, reg::ASYNCLISTADDR];
 
     fn check_line(guest: &mut Guest<Self>) {

@@ -7,6 +7,7 @@ use vm_usb::topology::{Host, Port};
 use vm_usb::usb::Speed;
 
 use crate::devices::{ADDRESSES, attach_real, configure, stroke};
+use crate::driver::ohci;
 pub use crate::driver::ohci::{command, control, ed, int, port, reg, td};
 use crate::guest::{Guest, Model};
 use crate::word::{ARENA, BUFFERS, NOWHERE, place};
@@ -14,13 +15,8 @@ use crate::word::{ARENA, BUFFERS, NOWHERE, place};
 /// Where the HCCA is, once the guest has set it up.
 pub const HCCA: u32 = ARENA + 0x1000;
 
-/// Most frames that one call catches up with, and the budgets of one frame: 4096 EDs in each of two
-/// lists and as many looked through to find the current one, 1024 periodic EDs, 1024 transactions and
-/// 256 late TDs; with the accesses that each takes at most.
-const MOST_ACCESSES: usize = (32 + 1) * (4 * 4096 * 4 + 1024 * 4 + (1024 + 256) * 24 + 64);
-
 impl Model for Ohci {
-    const MOST_ACCESSES: usize = MOST_ACCESSES;
+    const MOST_ACCESSES: usize = ohci::MOST_ACCESSES as usize;
     const ADDRESSES: &'static [u64] = &[
         reg::HCCA,
         reg::PERIOD_CURRENT_ED,

@@ -109,6 +109,10 @@ pub const LOW_SPEED: u32 = 1 << 12;
 /// QH dword 1: a full- or low-speed control endpoint.
 pub const CONTROL: u32 = 1 << 27;
 
+/// Most accesses to guest memory in one call of a controller: 8192 periodic elements, 1024 visits of
+/// queue heads and 4096 elements looked ahead at, with the accesses that each takes at most.
+pub const MOST_ACCESSES: u64 = 8192 * 24 + 1024 * 64 + 4096 * 24;
+
 /// Entries of the frame list.
 pub const FRAMES: u32 = 1024;
 /// Bytes of a QH and of a qTD in their longest form.

@@ -1,6 +1,6 @@
 //! The guest's side of a controller: registers, memory and a clock that only moves when told to.
 
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap};
 use vm_usb::controller::{Context, Frames, HostController, Interrupt};
 use vm_usb::time::Time;
 
@@ -13,6 +13,41 @@ const HEAP: u32 = 1 << 20;
 /// What happens to a machine between two calls of its controller: given the controller and the time on
 /// its clock, may put another one in its place, and returns the time on that one's clock.
 pub type Meanwhile<C> = Box<dyn FnMut(&mut C, Time) -> Time>;
+
+/// What the owner of a controller calls it for.
+pub enum Call<'a> {
+    Read(u64, &'a mut [u8]),
+    Write(u64, &'a [u8]),
+    Run,
+}
+
+impl Call<'_> {
+    pub fn make<M: GuestMemory, C: HostController<M>>(
+        self,
+        controller: &mut C,
+        context: &Context<'_, M>,
+    ) {
+        match self {
+            Self::Read(offset, data) => controller.read(context, offset, data),
+            Self::Write(offset, data) => controller.write(context, offset, data),
+            Self::Run => controller.run(context),
+        }
+    }
+}
+
+/// Makes a call with guest memory, or none while bus mastering is off, and says how often it was
+/// accessed.
+pub type Watch<C> = fn(Call<'_>, &mut C, Option<&GuestMemoryMmap>, Time) -> u64;
+
+/// What a controller did, counted in accesses to guest memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    pub calls: u64,
+    pub accesses: u64,
+    /// Of the call that made the most.
+    pub most: u64,
+}
+
 /// Somebody at the sockets, who does something while the guest is busy.
 pub struct Hand {
     /// Before which call to the controller, at the latest.
@@ -50,6 +85,10 @@ pub struct Machine<C> {
     /// How far the controller's clock is ahead of the time of day, in nanoseconds.
     ahead: i64,
     pub hand: Option<Hand>,
+    /// Counts [`work`](Self::work); nobody does at first.
+    pub watch: Option<Watch<C>>,
+    /// What the controller did since somebody counts.
+    pub work: Work,
     next_free: u32,
 }
 
@@ -71,11 +110,13 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
             meanwhile: None,
             ahead: 0,
             hand: None,
+            watch: None,
+            work: Work::default(),
             next_free: HEAP,
         }
     }
 
-    fn call<R>(&mut self, action: impl FnOnce(&mut C, &Context<'_, GuestMemoryMmap>) -> R) -> R {
+    fn call(&mut self, call: Call<'_>) {
         let mut now = self.now.as_nanos().saturating_add_signed(self.ahead);
         if let Some(meanwhile) = &mut self.meanwhile {
             now = meanwhile(&mut self.controller, Time::from_nanos(now)).as_nanos();
@@ -85,28 +126,34 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
         if let Some(hand) = self.hand.take_if(|hand| hand.is_due(self.now)) {
             (hand.action)();
         }
-        let context = if self.bus_master {
-            Context::new(&self.memory, now)
-        } else {
-            Context::without_dma(now)
-        };
-        let result = action(&mut self.controller, &context);
+        let memory = self.bus_master.then_some(&self.memory);
+        match (self.watch, memory) {
+            (Some(watch), memory) => {
+                let accesses = watch(call, &mut self.controller, memory, now);
+                self.work.calls += 1;
+                self.work.accesses += accesses;
+                self.work.most = self.work.most.max(accesses);
+            }
+            (None, Some(memory)) => call.make(&mut self.controller, &Context::new(memory, now)),
+            (None, None) => {
+                call.make::<GuestMemoryMmap, C>(&mut self.controller, &Context::without_dma(now));
+            }
+        }
         let interrupt = HostController::<GuestMemoryMmap>::interrupt(&mut self.controller);
         if interrupt.asserted != self.line || interrupt.event {
             self.interrupts.push((self.now, interrupt));
         }
         self.line = interrupt.asserted;
-        result
     }
 
     /// Reads a register of any size.
     pub fn read(&mut self, offset: u64, data: &mut [u8]) {
-        self.call(|controller, context| controller.read(context, offset, data));
+        self.call(Call::Read(offset, data));
     }
 
     /// Writes a register of any size.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
-        self.call(|controller, context| controller.write(context, offset, data));
+        self.call(Call::Write(offset, data));
     }
 
     pub fn read32(&mut self, offset: u64) -> u32 {
@@ -127,7 +174,7 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
 
     /// Lets the controller act now, as its owner does when a device woke it.
     pub fn run(&mut self) {
-        self.call(|controller, context| controller.run(context));
+        self.call(Call::Run);
     }
 
     pub fn deadline(&self) -> Option<Time> {

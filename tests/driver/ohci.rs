@@ -179,6 +179,11 @@ struct Retired {
     moved: u32,
 }
 
+/// Most accesses to guest memory in one call of a controller: the frames that one call catches up with,
+/// and the one under way; in each 4096 EDs of two lists, as many looked through to find the current one,
+/// 1024 periodic EDs, 1024 transactions and 256 late TDs, with the accesses that each takes at most.
+pub const MOST_ACCESSES: u64 = (32 + 1) * (4 * 4096 * 4 + 1024 * 4 + (1024 + 256) * 24 + 64);
+
 /// Size of the driver's buffer: the most that it moves in one go.
 const BUFFER: u32 = 64 << 10;
 /// Most bytes in a TD.

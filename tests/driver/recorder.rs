@@ -6,8 +6,9 @@ use vm_memory::bitmap::BS;
 use vm_memory::guest_memory::GuestMemorySliceIterator;
 use vm_memory::{GuestAddress, GuestMemory, GuestMemoryMmap, GuestMemoryResult, Permissions};
 use vm_usb::controller::{Context, HostController};
+use vm_usb::time::Time;
 
-use super::machine::Machine;
+use super::machine::{Call, Machine, Work};
 
 /// One access: address, length, and what it was for.
 #[derive(Clone, Copy, Debug)]
@@ -81,4 +82,30 @@ where
         }
         recorder.into_log()
     }
+
+    /// From now on the work of every call is counted.
+    pub fn count_work(&mut self) {
+        self.watch = Some(watch);
+        self.work = Work::default();
+    }
+
+    /// What the controller did since the last look.
+    pub fn take_work(&mut self) -> Work {
+        std::mem::take(&mut self.work)
+    }
+}
+
+fn watch<C: for<'a> HostController<Recorder<'a>>>(
+    call: Call<'_>,
+    controller: &mut C,
+    memory: Option<&GuestMemoryMmap>,
+    now: Time,
+) -> u64 {
+    let Some(memory) = memory else {
+        call.make::<Recorder<'_>, C>(controller, &Context::without_dma(now));
+        return 0;
+    };
+    let recorder = Recorder::new(memory);
+    call.make(controller, &Context::new(&recorder, now));
+    recorder.into_log().len() as u64
 }

@@ -3,6 +3,8 @@
 //! Each test is named after the rule of `docs/ehci.md` that it checks.
 #![allow(unreachable_pub, reason = "the rig is shared by the modules of this test")]
 
+#[path = "../chapter/mod.rs"]
+mod chapter;
 #[path = "../driver/mod.rs"]
 mod driver;
 

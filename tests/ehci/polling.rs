@@ -12,7 +12,7 @@ use vm_usb::ehci::Polling;
 use vm_usb::time::Time;
 use vm_usb::usb::Pid;
 
-use crate::conformance::{path, write_between};
+use crate::chapter::{path, write_between};
 use crate::driver::ehci::{Td, token};
 use crate::rig::{OUT1, Rig};
 
@@ -200,7 +200,7 @@ fn polling_figures_in_the_documentation_are_those_of_today() {
     }
     assert!(prompt[0].mean * 10 < timer[0].mean, "ten times as prompt while there is work");
     assert!(prompt[3].wakeups < 2 * timer[3].wakeups, "at the cost of a timer when there is not");
-    write_between("docs/ehci.md", BEGIN, END, &table(&figures), "polling");
+    write_between("docs/ehci.md", BEGIN, END, &table(&figures), "cargo test --test ehci polling");
     let plot = plot(&figures);
     if std::env::var_os("BLESS").is_some() {
         fs::write(path(PLOT), plot).unwrap();

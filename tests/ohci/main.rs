@@ -5,6 +5,8 @@
 
 #![allow(unreachable_pub, reason = "the rules share one rig")]
 
+#[path = "../chapter/mod.rs"]
+mod chapter;
 #[path = "../driver/mod.rs"]
 mod driver;
 
