@@ -21,7 +21,7 @@ mod debug_port;
 mod doorbell;
 mod errors;
 mod fstn;
-mod hostile;
+
 mod interrupts;
 mod isochronous;
 mod periodic;
@@ -30,6 +30,7 @@ mod polling;
 mod ports;
 mod power;
 mod qtd;
+mod random;
 mod registers;
 mod short;
 mod sitd;

@@ -8,10 +8,10 @@ use vm_usb::pci::{Identity, InterruptLine, PciFunction, Placement};
 use vm_usb::time::Time;
 use vm_usb::topology::Port;
 
+use super::rig::controller;
 use crate::driver::early_console::Registers;
 use crate::driver::ehci::{cmd, port, reg};
 use crate::driver::machine::Machine;
-use crate::rig::controller;
 
 /// What an interrupt line was told.
 #[derive(Default)]

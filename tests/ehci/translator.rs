@@ -13,10 +13,10 @@ use vm_usb::usb::{
     StartAnswer, StartSplit, Toggle, Transfer, TransferType, Upstream, UsbDevice, UsbHub, request,
 };
 
+use super::rig::controller;
 use crate::driver::ehci::{EhciDriver, LOW_SPEED, Queue, cmd, fresh_device, reg, sts};
 use crate::driver::host::HostDriver;
 use crate::driver::machine::Machine;
-use crate::rig::controller;
 
 /// Address of the hub, its port, and the address of the device behind it.
 pub const HUB: u8 = 2;
