@@ -1,5 +1,6 @@
 //! What the rest of USB needs of a hub: a way to the devices behind it, and back to the host.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{CompleteAnswer, CompleteSplit, Function, Notifier, Speed, StartAnswer, StartSplit};
@@ -46,6 +47,7 @@ pub trait UsbHub {
 #[derive(Debug, Default)]
 pub struct Upstream {
     line: Mutex<Option<Notifier>>,
+    announcements: AtomicU64,
 }
 
 impl Upstream {
@@ -56,6 +58,7 @@ impl Upstream {
 
     /// Endpoints, a bit for each, of devices behind the hub have something to say.
     pub(super) fn ready(&self, endpoints: u32) {
+        self.announcements.fetch_add(1, Ordering::AcqRel);
         if let Some(line) = self.line() {
             line.ready_all(endpoints);
         }
@@ -64,10 +67,17 @@ impl Upstream {
     /// A port's state changed: the hub looks at its ports, and the host asks every device again,
     /// since some may not be there any more.
     pub fn changed(&self) {
+        self.announcements.fetch_add(1, Ordering::AcqRel);
         if let Some(line) = self.line() {
             line.remote_wakeup();
             line.ready_all(u32::MAX);
         }
+    }
+
+    /// How often somebody behind the hub has had something to say. A translator tells by it whether a
+    /// device's promise to announce was kept before the host has heard of the promise.
+    pub fn announcements(&self) -> u64 {
+        self.announcements.load(Ordering::Acquire)
     }
 
     /// How many hubs there are from here to the root port.

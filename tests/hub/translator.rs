@@ -302,11 +302,16 @@ fn a_stopped_translator_tells_its_state_and_a_reset_one_works_again() {
 #[test]
 fn a_bulk_transaction_that_fails_thrice_stalls_and_an_interrupt_one_errs() {
     let (mut host, device, controls) = full();
-    controls.answer(IN1, [Answer::Error(BusError::Timeout)]);
+    // Twice is not thrice: the translator tries again by itself.
+    let error = || Answer::Error(BusError::Timeout);
+    controls.answer(IN1, [error(), error(), Answer::Data(vec![7; 3])]);
+    controls.answer(IN1, [error(), error(), error()]);
     controls.answer(IN3, [Answer::Error(BusError::Crc)]);
     let bulk = host.token(&device, 1, Pid::In, TransferType::Bulk);
     let interrupt = host.token(&device, 3, Pid::In, TransferType::Interrupt);
     assert_eq!(host.start(bulk, Toggle::Data0, &[]), StartAnswer::Ack);
+    assert_eq!(host.complete(bulk), (DATA, vec![7; 3]));
+    assert_eq!(host.start(bulk, Toggle::Data1, &[]), StartAnswer::Ack);
     assert_eq!(host.complete(bulk).0, CompleteAnswer::Stall);
     assert_eq!(host.start(interrupt, Toggle::Data0, &[]), StartAnswer::Silence);
     host.microframe += 2;
@@ -338,6 +343,25 @@ fn a_device_at_work_is_asked_again_when_it_announces() {
     controls.take_seen();
     host.rig.host.link.with(|function| function.cancel_at(5, IN1));
     assert_eq!(controls.take_seen(), [Seen::Cancel(IN1)]);
+}
+
+#[test]
+fn a_promise_that_is_kept_before_the_host_hears_of_it_is_none() {
+    // Whoever would ask again at the announcement does not wait for it yet, so it must not begin to.
+    let (mut host, device, controls) = full();
+    for (endpoint, kind) in [(1, TransferType::Bulk), (3, TransferType::Interrupt)] {
+        let address = EndpointAddress::r#in(endpoint);
+        let token = host.token(&device, endpoint, Pid::In, kind);
+        for (announced, readiness) in [(false, Readiness::Announced), (true, Readiness::Poll)] {
+            controls.answer(address, [Answer::Park]);
+            host.start(token, Toggle::Data0, &[]);
+            if announced {
+                controls.announce(address);
+            }
+            host.microframe += 2;
+            assert_eq!(host.complete(token).0, CompleteAnswer::Nak(readiness), "{kind:?}");
+        }
+    }
 }
 
 #[test]

@@ -214,7 +214,8 @@ impl Hub {
             let at = usize::from(port).checked_sub(1)?;
             (at, all.get_mut(at..)?.get_mut(..1)?)
         };
-        Some((self.translators.get_mut(at)?, SlowBus::new(ports)))
+        let bus = SlowBus::new(ports, self.upstream.announcements());
+        Some((self.translators.get_mut(at)?, bus))
     }
 }
 
@@ -326,7 +327,7 @@ impl UsbHub for Hub {
 
     fn complete_split(&mut self, split: &CompleteSplit, data: &mut Vec<u8>) -> CompleteAnswer {
         match self.translator(split.token.port) {
-            Some((translator, _)) => translator.complete(split, data),
+            Some((translator, bus)) => translator.complete(split, data, bus.announcements()),
             None => CompleteAnswer::Silence,
         }
     }

@@ -403,11 +403,17 @@ impl HubPort {
 /// The full- and low-speed bus behind a transaction translator.
 pub(super) struct SlowBus<'a> {
     ports: &'a mut [HubPort],
+    announcements: u64,
 }
 
 impl<'a> SlowBus<'a> {
-    pub(super) fn new(ports: &'a mut [HubPort]) -> Self {
-        Self { ports }
+    /// `announcements` is how many there were before anything of what follows.
+    pub(super) fn new(ports: &'a mut [HubPort], announcements: u64) -> Self {
+        Self { ports, announcements }
+    }
+
+    pub(super) fn announcements(&self) -> u64 {
+        self.announcements
     }
 
     /// Calls `action` with the device a split is for; `None` if nobody listens.

@@ -25,6 +25,19 @@ pub(super) enum Answer {
     Failed,
 }
 
+/// How many announcements there were before a transaction, and when its result is collected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub before: u64,
+    pub after: u64,
+}
+
+impl Span {
+    fn any(self) -> bool {
+        self.before != self.after
+    }
+}
+
 /// Largest packet that a device at full or low speed sends (USB 2.0, 5.6.3).
 const LARGEST: usize = 1023;
 
@@ -34,6 +47,15 @@ impl Answer {
     pub(super) fn restored(self) -> Self {
         match self {
             Self::Nak(_) => Self::Nak(Readiness::Poll),
+            other => other,
+        }
+    }
+
+    /// The answer when the host collects it. A device that promised to announce may have done so since
+    /// the transaction: nobody was waiting for it then, so the host is told to ask again.
+    pub(super) fn collected(self, announcements: Span) -> Self {
+        match self {
+            Self::Nak(Readiness::Announced) if announcements.any() => Self::Nak(Readiness::Poll),
             other => other,
         }
     }

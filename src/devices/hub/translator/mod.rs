@@ -81,14 +81,19 @@ impl Translator {
     }
 
     /// A complete-split.
-    pub(super) fn complete(&mut self, split: &CompleteSplit, data: &mut Vec<u8>) -> CompleteAnswer {
+    pub(super) fn complete(
+        &mut self,
+        split: &CompleteSplit,
+        data: &mut Vec<u8>,
+        announcements: u64,
+    ) -> CompleteAnswer {
         if self.stopped {
             return CompleteAnswer::Silence;
         }
         if is_periodic(&split.token) {
-            self.periodic.complete(split, data)
+            self.periodic.complete(split, data, announcements)
         } else {
-            self.non_periodic.complete(split, data)
+            self.non_periodic.complete(split, data, announcements)
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::exchange::{Answer, exchange};
+use super::exchange::{Answer, Span, exchange};
 use crate::devices::hub::Translation;
 use crate::devices::hub::port::SlowBus;
 use crate::snapshot::{Offset, RestoreError};
@@ -13,6 +13,9 @@ use crate::usb::{
 
 /// Buffers of a translator: the fewest that USB asks for (USB 2.0, 11.14.1.3), as most have.
 const BUFFERS: usize = 2;
+
+/// Tries of a transaction that fails on the slow bus (USB 2.0, 11.17.1).
+const TRIES: usize = 3;
 
 /// Bytes of token, handshake and gaps of a full-speed transaction (USB 2.0, 5.8.4).
 const OVERHEAD: usize = 13;
@@ -27,6 +30,9 @@ struct Buffer<T = Time> {
     answer: Answer,
     /// When the transaction is over.
     ready: T,
+    /// Announcements before it. After a restore no device has promised any.
+    #[serde(skip)]
+    announcements: u64,
 }
 
 /// The [`NonPeriodic`] buffers in a snapshot.
@@ -53,10 +59,11 @@ impl NonPeriodic {
 
     pub(super) fn save(&self, now: Time) -> NonPeriodicState {
         let Self { translation: _, buffers, free } = self;
-        let state = |Buffer { token, answer, ready }: &Buffer| Buffer {
+        let state = |Buffer { token, answer, ready, announcements }: &Buffer| Buffer {
             token: *token,
             answer: answer.clone(),
             ready: Offset::of(*ready, now),
+            announcements: *announcements,
         };
         NonPeriodicState {
             buffers: buffers.iter().map(state).collect(),
@@ -72,10 +79,11 @@ impl NonPeriodic {
         let NonPeriodicState { buffers, free } = state;
         let sound = buffers.len() <= BUFFERS && buffers.iter().all(|b| b.answer.is_possible());
         RestoreError::check(sound, "a translator has no such buffers")?;
-        let restored = |Buffer { token, answer, ready }: Buffer<Offset>| Buffer {
+        let restored = |Buffer { token, answer, ready, announcements }: Buffer<Offset>| Buffer {
             token,
             answer: answer.restored(),
             ready: ready.at(now),
+            announcements,
         };
         self.buffers = buffers.into_iter().map(restored).collect();
         self.free = free.at(now);
@@ -98,21 +106,33 @@ impl NonPeriodic {
         if self.buffers.len() >= BUFFERS {
             return StartAnswer::Nak;
         }
-        let answer = exchange(split, bus);
+        let announcements = bus.announcements();
+        let mut answer = exchange(split, bus);
+        let mut tries = 1usize;
+        while answer == Answer::Failed && tries < TRIES {
+            answer = exchange(split, bus);
+            tries = tries.saturating_add(1);
+        }
         let ready = match self.translation {
             Translation::Prompt => split.now,
             Translation::Wire => {
                 let byte = if split.token.low_speed { LOW_SPEED_BYTE } else { FULL_SPEED_BYTE };
                 let bytes = split.data.len().max(answer.len()).saturating_add(OVERHEAD);
+                let bytes = bytes.saturating_mul(tries);
                 self.free.max(split.now).after_nanos(byte.saturating_mul(bytes as u64))
             }
         };
         self.free = ready;
-        self.buffers.push(Buffer { token: split.token, answer, ready });
+        self.buffers.push(Buffer { token: split.token, answer, ready, announcements });
         StartAnswer::Ack
     }
 
-    pub(super) fn complete(&mut self, split: &CompleteSplit, data: &mut Vec<u8>) -> CompleteAnswer {
+    pub(super) fn complete(
+        &mut self,
+        split: &CompleteSplit,
+        data: &mut Vec<u8>,
+        announcements: u64,
+    ) -> CompleteAnswer {
         let found = self.buffers.iter().position(|buffer| buffer.token == split.token);
         let Some(at) = found else {
             // It was cleared, or never begun.
@@ -121,11 +141,12 @@ impl NonPeriodic {
         if self.buffers.get(at).is_some_and(|buffer| split.now < buffer.ready) {
             return CompleteAnswer::Nyet;
         }
-        let Buffer { answer, .. } = self.buffers.swap_remove(at);
+        let Buffer { answer, announcements: before, .. } = self.buffers.swap_remove(at);
+        let answer = answer.collected(Span { before, after: announcements });
         if let Answer::Data(bytes) = &answer {
             data.extend(bytes);
         }
-        // The translator has tried three times (USB 2.0, 11.17.1).
+        // What failed three times shows as STALL (USB 2.0, 11.17.1).
         answer.handshake(CompleteAnswer::Stall)
     }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::exchange::{Answer, exchange, send};
+use super::exchange::{Answer, Span, exchange, send};
 use crate::devices::hub::port::SlowBus;
 use crate::snapshot::RestoreError;
 use crate::usb::{
@@ -48,7 +48,14 @@ enum Work {
         microframe: u64,
     },
     /// A transaction whose result waits for complete-splits.
-    Result { answer: Answer, slices: VecDeque<Slice>, sent: usize },
+    Result {
+        answer: Answer,
+        slices: VecDeque<Slice>,
+        sent: usize,
+        /// Announcements before it. After a restore no device has promised any.
+        #[serde(skip)]
+        announcements: u64,
+    },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -103,13 +110,15 @@ impl Periodic {
         if self.entries.len() >= MOST {
             return;
         }
+        let announcements = bus.announcements();
         let answer = exchange(split, bus);
         let mut bytes = answer.len().max(split.data.len());
         if token.low_speed && token.transfer_type == TransferType::Interrupt {
             bytes = bytes.saturating_mul(LOW_SPEED);
         }
         let slices = self.slices(split.microframe.saturating_add(1), bytes);
-        self.entries.push(Entry { token, work: Work::Result { answer, slices, sent: 0 } });
+        let work = Work::Result { answer, slices, sent: 0, announcements };
+        self.entries.push(Entry { token, work });
     }
 
     /// Isochronous OUT: the pieces of a packet come in consecutive microframes, and the device gets
@@ -179,11 +188,20 @@ impl Periodic {
         });
     }
 
-    pub(super) fn complete(&mut self, split: &CompleteSplit, data: &mut Vec<u8>) -> CompleteAnswer {
+    pub(super) fn complete(
+        &mut self,
+        split: &CompleteSplit,
+        data: &mut Vec<u8>,
+        announcements: u64,
+    ) -> CompleteAnswer {
         self.age(split.microframe);
         let found = self.entries.iter().position(|entry| entry.token == split.token);
         let entry = found.and_then(|at| Some((at, self.entries.get_mut(at)?)));
-        let Some((at, Entry { work: Work::Result { answer, slices, sent }, .. })) = entry else {
+        let Some((
+            at,
+            Entry { work: Work::Result { answer, slices, sent, announcements: before }, .. },
+        )) = entry
+        else {
             // Nothing is known of it (USB 2.0, 11.20.2).
             return CompleteAnswer::Nyet;
         };
@@ -200,7 +218,8 @@ impl Periodic {
             *sent = sent.saturating_add(count);
         }
         if last {
-            let answer = answer.handshake(CompleteAnswer::Err);
+            let span = Span { before: *before, after: announcements };
+            let answer = answer.clone().collected(span).handshake(CompleteAnswer::Err);
             self.entries.swap_remove(at);
             return answer;
         }
