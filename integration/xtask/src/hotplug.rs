@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use guest_protocol::{Pattern, Pluggable, Pulled, Reply, Request, printed_byte};
+use guest_protocol::{InputEvent, Pattern, Pluggable, Pulled, Reply, Request, printed_byte};
 
 use crate::boot::sha256;
 use crate::guest::{Controller, Guest, Hand, Kind, Rig};
@@ -23,8 +23,6 @@ use crate::tally::Tally;
 
 /// The plug is pulled after so many milliseconds of work.
 const WORK: std::ops::Range<u64> = 10..250;
-/// Before a calm pull nothing happens for this long, so all that happened before must have arrived.
-const CALM: Duration = Duration::from_millis(200);
 /// Linux's usbhid ignores all that a device says in the 50 ms after somebody first opened it, and the kernel's own keyboard
 /// handler may just have done so.
 const OPENED: Duration = Duration::from_millis(150);
@@ -35,9 +33,8 @@ const EV_KEY: u16 = 1;
 const EV_ABS: u16 = 3;
 const ABS_X: u16 = 0;
 const KEYS: [(&str, u16); 5] = [("v", 47), ("m", 50), ("u", 22), ("s", 31), ("b", 48)];
-/// How far the pointer moves to the right each time, and where it turns back.
+/// How far the pointer moves to the right each time.
 const STEP: u64 = 100;
-const MOST_MOVES: u64 = 300;
 
 /// What is plugged in and pulled out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,6 +210,10 @@ fn pull(
     let mut seen = Seen::default();
     for round in 1..=rounds {
         let pulled = once(guest, controller, subject, files, round, dice);
+        if pulled.is_err() {
+            // What comes next shall not fail because this device is still there.
+            let _ = hand(guest)?.detach("subject");
+        }
         seen.add(&pulled.with_context(|| format!("round {round} of {rounds}"))?);
     }
     Ok(seen.line(rounds))
@@ -234,21 +235,29 @@ fn once(
     let device = subject.pluggable();
     guest.call(&Request::AwaitPlugged { controller: controller.address(), device })?;
     let work = WORK.start + dice.below(WORK.end - WORK.start);
+    let strokes = 1 + work / STROKE.as_millis() as u64;
     // Every second time all that the user did must have arrived; the other times it may be on the way.
-    let calm = round.is_multiple_of(2);
-    let (pulled, strokes) = thread::scope(|scope| {
-        let user = scope.spawn(|| -> Result<u64> {
-            let strokes = strokes(&hand, subject, work)?;
-            if calm && device == Pluggable::Input {
-                thread::sleep(CALM);
-            }
-            hand.detach("subject")?;
-            Ok(strokes)
+    let last = last_event(subject, strokes).filter(|_| round.is_multiple_of(2));
+    let calm = last.is_some();
+    let worked = thread::scope(|scope| {
+        let user = scope.spawn(|| -> Result<()> {
+            let busy = user_is_busy(&hand, subject, strokes, work);
+            let pulled = if calm { Ok(()) } else { hand.detach("subject") };
+            busy.and(pulled)
         });
-        let pulled = guest.call(&Request::WorkUntilPulled);
-        let strokes = user.join().unwrap_or_else(|_| bail!("the user's thread has failed"));
-        strokes.and_then(|strokes| Ok((pulled?, strokes)))
+        let worked = guest.call(&match last {
+            Some((event, times)) => Request::WorkUntilSeen { event, times },
+            None => Request::WorkUntilPulled,
+        });
+        let user = user.join().unwrap_or_else(|_| bail!("the user's thread has failed"));
+        user.and(worked)
     })?;
+    let pulled = if calm {
+        hand.detach("subject")?;
+        guest.call(&Request::WorkUntilPulled)?
+    } else {
+        worked
+    };
     let Reply::Pulled(pulled) = pulled else {
         bail!("work was asked for and {pulled:?} came");
     };
@@ -261,23 +270,35 @@ fn once(
     Ok(pulled)
 }
 
-/// Lets so many milliseconds pass, in which the user is busy if there is anything to do; how often something was done.
-fn strokes(hand: &Hand, subject: Subject, milliseconds: u64) -> Result<u64> {
+/// Does all strokes of an input device; beside any other lets the time pass.
+fn user_is_busy(hand: &Hand, subject: Subject, strokes: u64, milliseconds: u64) -> Result<()> {
     if subject.pluggable() != Pluggable::Input {
         thread::sleep(Duration::from_millis(milliseconds));
-        return Ok(0);
+        return Ok(());
     }
     thread::sleep(OPENED);
-    let count = 1 + milliseconds / STROKE.as_millis() as u64;
-    for n in 0..count {
+    for n in 0..strokes {
         let line = match subject {
             Subject::Keyboard => format!("tap subject {}", KEYS[n as usize % KEYS.len()].0),
-            _ => format!("move subject {} 77", STEP * (1 + n % MOST_MOVES)),
+            _ => format!("move subject {} 77", STEP * (1 + n)),
         };
         hand.inject(&[line])?;
         thread::sleep(STROKE);
     }
-    Ok(count)
+    Ok(())
+}
+
+/// The event that so many strokes end with, and how often it comes in all.
+fn last_event(subject: Subject, strokes: u64) -> Option<(InputEvent, usize)> {
+    let event = |kind, code, value| InputEvent { device: String::new(), kind, code, value };
+    match subject {
+        Subject::Keyboard => {
+            let (_, code) = KEYS[(strokes as usize - 1) % KEYS.len()];
+            Some((event(EV_KEY, code, 0), (strokes as usize).div_ceil(KEYS.len())))
+        }
+        Subject::Tablet => Some((event(EV_ABS, ABS_X, (strokes * STEP) as i32), 1)),
+        _ => None,
+    }
 }
 
 /// Each key went down and up, in order, as far as the guest could see.
@@ -326,8 +347,6 @@ fn works_again(guest: &mut Guest, controller: &Controller, image: &Image) -> Res
 
 #[cfg(test)]
 mod tests {
-    use guest_protocol::InputEvent;
-
     use super::*;
 
     fn pulled(kind: u16, values: &[(u16, i32)]) -> Pulled {
@@ -344,6 +363,17 @@ mod tests {
         assert!(typed(&pulled(EV_KEY, &all[..3]), 2, true).is_err(), "the last one is missing");
         assert!(typed(&pulled(EV_KEY, &all[1..]), 2, false).is_err(), "the first one is missing");
         assert!(typed(&pulled(EV_KEY, &all), 1, false).is_err(), "there was one stroke");
+    }
+
+    #[test]
+    fn the_last_event_is_the_last_key_going_up_or_the_last_place() {
+        let (event, times) = last_event(Subject::Keyboard, 7).unwrap();
+        assert_eq!((event.code, event.value, times), (KEYS[1].1, 0, 2), "v m u s b v m");
+        let (event, times) = last_event(Subject::Keyboard, 5).unwrap();
+        assert_eq!((event.code, event.value, times), (KEYS[4].1, 0, 1));
+        let (event, times) = last_event(Subject::Tablet, 3).unwrap();
+        assert_eq!((event.code, event.value, times), (ABS_X, 300, 1));
+        assert!(last_event(Subject::Disk, 3).is_none());
     }
 
     #[test]

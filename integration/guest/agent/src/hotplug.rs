@@ -39,6 +39,7 @@ const GONE: [Errno; 9] = [
 pub(crate) struct Worker {
     controller: String,
     work: Work,
+    done: Done,
 }
 
 enum Work {
@@ -83,18 +84,37 @@ impl Worker {
                 Work::Loopback
             }
         };
-        Ok(Self { controller: controller.to_owned(), work })
+        Ok(Self { controller: controller.to_owned(), work, done: Done::default() })
+    }
+
+    /// Works until `event` has come `times` times.
+    pub(crate) fn work_until(&mut self, event: &InputEvent, times: usize) -> Result<()> {
+        let Work::Input(devices) = &mut self.work else { bail!("only input devices have events") };
+        let events = &mut self.done.events;
+        wait::until(|| {
+            devices.append_at_once(events)?;
+            let is_it = |one: &&InputEvent| {
+                (one.kind, one.code, one.value) == (event.kind, event.code, event.value)
+            };
+            let seen = events.iter().filter(is_it).count();
+            ensure!(
+                seen >= times,
+                "of {times} times the event came {seen}, of all {}",
+                events.len()
+            );
+            Ok(())
+        })
     }
 
     /// Works until that fails, as it has to, and until nothing is left of the device.
     pub(crate) fn work(mut self) -> Result<Pulled> {
-        let mut done = Done::default();
         let error = loop {
-            match self.piece(&mut done) {
-                Ok(()) => done.pieces += 1,
+            match self.piece() {
+                Ok(()) => self.done.pieces += 1,
                 Err(error) => break error,
             }
         };
+        let done = self.done;
         let told = reason(&error)?;
         let start = Instant::now();
         // Open files would keep it.
@@ -117,7 +137,8 @@ impl Worker {
         })
     }
 
-    fn piece(&mut self, done: &mut Done) -> Result<()> {
+    fn piece(&mut self) -> Result<()> {
+        let done = &mut self.done;
         match &mut self.work {
             Work::Disk(disk, pieces) => {
                 let offset = done.pieces % *pieces * READ as u64;

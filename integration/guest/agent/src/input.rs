@@ -52,6 +52,11 @@ impl InputDevices {
         let mut ready: Vec<_> =
             self.0.iter().map(|(_, file)| PollFd::new(file, PollFlags::IN)).collect();
         poll(&mut ready, None)?;
+        self.append_at_once(events)
+    }
+
+    /// Appends the events that are there.
+    pub(crate) fn append_at_once(&mut self, events: &mut Vec<InputEvent>) -> Result<()> {
         for (device, file) in &mut self.0 {
             drain(device, file, events)?;
         }
@@ -63,9 +68,7 @@ impl InputDevices {
         let end = Instant::now() + Duration::from_millis(milliseconds);
         let mut events = Vec::new();
         loop {
-            for (device, file) in &mut self.0 {
-                drain(device, file, &mut events)?;
-            }
+            self.append_at_once(&mut events)?;
             let left = end.saturating_duration_since(Instant::now());
             if events.len() >= at_least || left.is_zero() {
                 return Ok(events);

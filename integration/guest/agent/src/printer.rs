@@ -1,6 +1,6 @@
 //! A printer's status poll and a page, through the stock `usblp` driver.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::time::Instant;
 
@@ -99,5 +99,8 @@ fn node(controller: &str) -> Result<String> {
         name.starts_with("lp") && usb_controller(path).is_some_and(|found| found == controller)
     });
     let (name, _) = found.with_context(|| format!("usblp has no printer behind {controller}"))?;
-    Ok(format!("/dev/usb/{name}"))
+    let node = format!("/dev/usb/{name}");
+    // It is made a moment after the folder that names it.
+    ensure!(fs::exists(&node)?, "{node} is not there");
+    Ok(node)
 }

@@ -74,6 +74,10 @@ fn carry_out(request: Request, state: &mut State) -> Result<Reply> {
             state.worker = Some(Worker::new(&controller, device)?);
             Ok(Reply::Done)
         }
+        Request::WorkUntilSeen { event, times } => {
+            let worker = state.worker.as_mut().context("no device was waited for")?;
+            worker.work_until(&event, times).map(|()| Reply::Done)
+        }
         Request::WorkUntilPulled => {
             let worker = state.worker.take().context("no device was waited for")?;
             worker.work().map(Reply::Pulled)

@@ -27,12 +27,15 @@ pub(crate) fn select(controller: &str, alternate: u8, pattern: TestPattern) -> R
     };
     set("pattern", pattern)?;
     set("alt", &alternate.to_string())?;
-    // The driver looks for its endpoints when it is bound.
-    let interface = wait::until(|| interface(controller))?.name;
-    if link_name(&PathBuf::from("/sys/bus/usb/devices").join(&interface), "driver").is_some() {
-        write(&format!("{DRIVER}/unbind"), &interface)?;
-    }
-    write(&format!("{DRIVER}/bind"), &interface)
+    // The driver looks for its endpoints when it is bound. The kernel binds a new device by itself, and may do so between
+    // any two steps here; then they are taken again.
+    wait::until(|| {
+        let interface = interface(controller)?.name;
+        if link_name(&PathBuf::from("/sys/bus/usb/devices").join(&interface), "driver").is_some() {
+            write(&format!("{DRIVER}/unbind"), &interface)?;
+        }
+        write(&format!("{DRIVER}/bind"), &interface)
+    })
 }
 
 /// Runs one case.

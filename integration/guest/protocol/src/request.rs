@@ -131,6 +131,13 @@ pub enum Request {
         /// What it is.
         device: Pluggable,
     },
+    /// Work with that device until an event has come so often. What came meanwhile is handed over when it is pulled.
+    WorkUntilSeen {
+        /// The event; its device is not compared.
+        event: InputEvent,
+        /// How often.
+        times: usize,
+    },
     /// Work with that device until it is pulled out and the kernel has let go of it.
     WorkUntilPulled,
     /// Stream to and from the source and sink behind a controller.
