@@ -1,7 +1,8 @@
 //! `cargo xtask test`: everything, and one line at the end.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result};
 
@@ -11,6 +12,9 @@ use crate::lab_run::Bench;
 use crate::setup::Lab;
 use crate::tally::Tally;
 use crate::{shell, workspace};
+
+/// How such a line begins; the test's name and the reason follow.
+const EXCUSE: &str = "SKIPPED ";
 
 /// Runs the workspace's tests and then the guests.
 pub(crate) fn run() -> Result<ExitCode> {
@@ -34,9 +38,11 @@ fn workspace_tests() -> Result<Tally> {
     if has("tshark") {
         cargo.args(["--", "--include-ignored"]);
     }
-    let mut child =
-        cargo.stdout(Stdio::piped()).spawn().with_context(|| shell::cannot_start("cargo"))?;
+    cargo.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = cargo.spawn().with_context(|| shell::cannot_start("cargo"))?;
     let output = child.stdout.take().context("cargo's output is a pipe")?;
+    let errors = child.stderr.take().context("cargo's error output is a pipe")?;
+    let excuses = thread::spawn(move || count_excuses(errors));
     let mut tally = Tally::default();
     for line in BufReader::new(output).lines() {
         let line = line?;
@@ -45,11 +51,23 @@ fn workspace_tests() -> Result<Tally> {
             tally.add(totals);
         }
     }
+    tally.excuse(excuses.join().unwrap_or_default());
     if !child.wait()?.success() && tally.failed == 0 {
         println!("FAILED  cargo test did not get to the end");
         tally.failed = 1;
     }
     Ok(tally)
+}
+
+/// Passes an error output on and counts the tests that say there, past the test harness, that they did nothing.
+fn count_excuses(errors: impl Read) -> usize {
+    let mut excuses = 0;
+    for line in BufReader::new(errors).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        eprintln!("{line}");
+        excuses += usize::from(line.starts_with(EXCUSE));
+    }
+    excuses
 }
 
 /// Whether the machine has a program.
@@ -97,6 +115,13 @@ fn guests() -> Result<Tally> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_that_says_it_did_nothing_is_counted() {
+        let errors =
+            b"   Compiling vm-usb\nSKIPPED one: no KVM here: x\nnot SKIPPED\nSKIPPED two: \xff\n";
+        assert_eq!(count_excuses(&errors[..]), 2);
+    }
 
     #[test]
     fn the_totals_of_a_test_program_are_read() {
