@@ -44,7 +44,12 @@ impl Image {
 
     /// The file's checksum as it is now.
     pub(crate) fn sha256(&self) -> Result<String> {
-        sha256(&self.path)
+        sha256(&self.path, u64::MAX)
+    }
+
+    /// The checksum of the file's first MiB as it is now.
+    pub(crate) fn head_sha256(&self) -> Result<String> {
+        sha256(&self.path, MIB as u64)
     }
 
     /// Compares the file with the first bytes and `plan` carried out on them: every byte, so that a write to a wrong
@@ -78,8 +83,9 @@ impl Image {
     }
 }
 
-fn sha256(path: &Path) -> Result<String> {
-    let mut file = File::open(path).with_context(|| path.display().to_string())?;
+/// Of the first `most` bytes, or as many as there are.
+fn sha256(path: &Path, most: u64) -> Result<String> {
+    let mut file = File::open(path).with_context(|| path.display().to_string())?.take(most);
     let mut hash = Sha256::new();
     let mut block = vec![0; MIB];
     loop {
@@ -121,5 +127,6 @@ mod tests {
         let first = image.sha256().unwrap();
         image.rewrite().unwrap();
         assert_eq!(image.sha256().unwrap(), first);
+        assert_eq!(image.head_sha256().unwrap(), first, "it is a MiB");
     }
 }

@@ -5,7 +5,6 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use guest_protocol::Placement;
 use rustix::fs::OFlags;
 
 /// `O_DIRECT` wants memory aligned to the logical block; a page serves every disk.
@@ -25,23 +24,23 @@ impl Buffer {
         Self { memory, start, length }
     }
 
-    /// Where its pages are; those that were never touched are nowhere.
-    pub(crate) fn placement(&mut self) -> Result<Placement> {
+    /// How many pages it has in memory, and how many of them above 4 GiB; pages that were never touched are nowhere.
+    pub(crate) fn pages(&mut self) -> Result<(usize, usize)> {
         let map = File::open("/proc/self/pagemap").context("/proc/self/pagemap")?;
         let first = self.bytes().as_ptr().addr() / ALIGNMENT;
-        let mut placement = Placement { pages: 0, above_4_gib: 0 };
+        let (mut pages, mut above_4_gib) = (0, 0);
         for page in first..first + self.length.div_ceil(ALIGNMENT) {
             let mut entry = [0; 8];
             map.read_exact_at(&mut entry, page as u64 * 8)?;
             // Bit 63: present; bits 54 to 0: the frame's number.
             let entry = u64::from_ne_bytes(entry);
             if entry >> 63 != 0 {
-                placement.pages += 1;
+                pages += 1;
                 let address = (entry & ((1 << 55) - 1)) * ALIGNMENT as u64;
-                placement.above_4_gib += usize::from(address >= 1 << 32);
+                above_4_gib += usize::from(address >= 1 << 32);
             }
         }
-        Ok(placement)
+        Ok((pages, above_4_gib))
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {

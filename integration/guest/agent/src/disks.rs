@@ -11,6 +11,7 @@ use guest_protocol::{Placement, Throughput, WritePlan};
 use sha2::{Digest, Sha256};
 
 use crate::direct::{self, Buffer};
+use crate::sysfs::attribute;
 use crate::{inventory, wait};
 
 /// How much the checksum reads at a time.
@@ -38,26 +39,38 @@ pub(crate) fn sha256(controller: &str) -> Result<String> {
         let count =
             disk.read(&mut buffer).with_context(|| format!("reading {}", node.display()))?;
         if count == 0 {
-            return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+            return Ok(hexadecimal(&hash.finalize()));
         }
         hash.update(&buffer[..count]);
     }
 }
 
-/// Reads a MiB past the page cache and says where it went.
-pub(crate) fn placement(controller: &str) -> Result<Placement> {
-    let disk = direct::open(&node(controller)?)?;
+/// Carries out `plan`, reads the first MiB, both past the page cache, and says where the buffer was.
+pub(crate) fn placement(controller: &str, plan: WritePlan) -> Result<Placement> {
+    let node = node(controller)?;
+    let disk = direct::open(&node)?;
     let mut buffer = Buffer::new(READ);
+    carry_out(&node, &disk, plan, &mut buffer)?;
     disk.read_exact_at(buffer.bytes(), 0)?;
-    buffer.placement()
+    let (pages, above_4_gib) = buffer.pages()?;
+    let sha256 = hexadecimal(&Sha256::digest(buffer.bytes()));
+    let function = Path::new("/sys/bus/pci/devices").join(controller);
+    let address_bits = attribute(&function, "dma_mask_bits")?.parse()?;
+    Ok(Placement { pages, above_4_gib, sha256, address_bits })
 }
 
 /// Carries out `plan` past the page cache: every block of the plan is a write on the bus.
 pub(crate) fn write(controller: &str, plan: WritePlan) -> Result<Throughput> {
     let node = node(controller)?;
     let disk = direct::open(&node)?;
-    let mut buffer = Buffer::new(1 << 20);
+    let mut buffer = Buffer::new(READ);
     let start = Instant::now();
+    carry_out(&node, &disk, plan, &mut buffer)?;
+    Ok(Throughput { bytes: plan.bytes(), nanoseconds: start.elapsed().as_nanos() as u64 })
+}
+
+/// Every block is copied to `buffer`, which takes a MiB, and written from there.
+fn carry_out(node: &Path, disk: &File, plan: WritePlan, buffer: &mut Buffer) -> Result<()> {
     for block in plan.blocks() {
         let bytes = &mut buffer.bytes()[..block.length];
         block.fill(bytes);
@@ -65,6 +78,9 @@ pub(crate) fn write(controller: &str, plan: WritePlan) -> Result<Throughput> {
             format!("writing {} bytes at {} of {}", block.length, block.offset, node.display())
         })?;
     }
-    disk.sync_all().with_context(|| format!("flushing {}", node.display()))?;
-    Ok(Throughput { bytes: plan.bytes(), nanoseconds: start.elapsed().as_nanos() as u64 })
+    disk.sync_all().with_context(|| format!("flushing {}", node.display()))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -85,7 +85,9 @@ fn carry_out(request: Request, state: &mut State) -> Result<Reply> {
         Request::Stream { controller, stream } => {
             stream::run(&controller, &stream).map(Reply::Streamed)
         }
-        Request::Placement { controller } => disks::placement(&controller).map(Reply::Placement),
+        Request::Placement { controller, plan } => {
+            disks::placement(&controller, plan).map(Reply::Placement)
+        }
         Request::PowerOff => Ok(Reply::Done),
     }
 }

@@ -108,13 +108,17 @@ impl Latencies {
     }
 }
 
-/// Where the pages of a buffer are in guest memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Where the pages of a buffer are in guest memory, and what came into it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// How many pages it has.
     pub pages: usize,
     /// How many of them are above 4 GiB.
     pub above_4_gib: usize,
+    /// The SHA-256 of what was read into it, in lower-case hexadecimal.
+    pub sha256: String,
+    /// Bits of the addresses that the controller's driver told the kernel to give it.
+    pub address_bits: u32,
 }
 
 /// What the file-system test moved.

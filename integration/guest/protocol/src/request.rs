@@ -147,10 +147,13 @@ pub enum Request {
         /// What to do.
         stream: Stream,
     },
-    /// Read the first MiB of the disk behind a controller past the page cache, and say where in guest memory it went.
+    /// Carry out a plan of writes on the disk behind a controller past the page cache, read its first MiB into the same
+    /// buffer, and say where in guest memory that is.
     Placement {
         /// Which one.
         controller: PciAddress,
+        /// What to write before.
+        plan: WritePlan,
     },
     /// End the guest.
     PowerOff,
