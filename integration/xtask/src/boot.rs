@@ -8,15 +8,21 @@ use guest_protocol::{Direction, InterruptMode, Inventory, Latencies, Reply, Requ
 use crate::guest::{Controller, Guest, Maker, Rig};
 use crate::lab_run::{self, Bench, Options};
 use crate::run_folder::RunFolder;
-use crate::setup::Lab;
+use crate::setup::{Architecture, Lab};
 use crate::{shell, workspace};
 
 const SEQUENTIAL_MEBIBYTES: u64 = 64;
 const RANDOM_READS: usize = 300;
 
 /// Boots the guest; `with_shell` hands it to the person at the terminal instead of reporting.
-pub(crate) fn run(options: Options, maker: Maker, with_shell: bool) -> Result<()> {
-    let lab = match Lab::set_up().and_then(|lab| lab.kernel(options.kernel).map(|_| lab)) {
+pub(crate) fn run(
+    options: Options,
+    architecture: Architecture,
+    maker: Maker,
+    with_shell: bool,
+) -> Result<()> {
+    let lab = Lab::set_up_for(architecture);
+    let lab = match lab.and_then(|lab| lab.kernel(options.kernel).map(|_| lab)) {
         Ok(lab) => lab,
         Err(error) => return demo_instead(&error),
     };

@@ -10,7 +10,7 @@ use guest_protocol::TestPattern;
 
 use crate::guest::{Interrupts, Kind, Maker, Pacing, Wiring};
 use crate::lab_run::{Bench, Options};
-use crate::setup::{Kernel, Lab};
+use crate::setup::{Architecture, Kernel, Lab};
 use crate::tally::Tally;
 use crate::usbtest::Selection;
 use crate::workloads::Plan;
@@ -91,6 +91,9 @@ enum Task {
         /// Whose controllers.
         #[arg(long, value_enum, default_value = "ours")]
         controllers: Controllers,
+        /// The guest's processor.
+        #[arg(long, value_enum, default_value = "amd64")]
+        architecture: Architecture,
     },
     /// Everything: the workspace's tests and the guests; ends with one line of counts.
     Test,
@@ -195,8 +198,8 @@ pub(crate) fn run() -> ExitCode {
 
 fn carry_out(task: Task) -> Result<ExitCode> {
     match task {
-        Task::Boot { guest, shell, controllers } => {
-            boot::run(guest.options(), controllers.maker(), shell)?;
+        Task::Boot { guest, shell, controllers, architecture } => {
+            boot::run(guest.options(), architecture, controllers.maker(), shell)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Test => test::run(),

@@ -5,11 +5,11 @@ use guest_protocol::{Reply, Request, WritePlan};
 
 use crate::acceptance::{self, Scenario};
 use crate::boot::sha256;
-use crate::guest::{Controller, Guest, Kind, Maker, Rig};
+use crate::guest::{Controller, Guest, Interrupts, Kind, Maker, Rig};
 use crate::images::Image;
 use crate::lab_run::{self, Bench, Options};
 use crate::run_folder::RunFolder;
-use crate::setup::{Kernel, Lab};
+use crate::setup::{Architecture, Kernel, Lab};
 use crate::tally::Tally;
 
 /// MiB of guest memory of which more than a GiB is above the 4 GiB that 32 bits reach.
@@ -36,6 +36,26 @@ pub(crate) fn run() -> Result<Tally> {
     tally.check(&format!("{} GiB of memory", LARGE >> 10), || linux(&bench, options, far_buffers));
     let firmware = [Kind::Ehci, Kind::Ohci].map(Scenario::Firmware);
     tally.add(acceptance::run(&bench, Maker::Ours, &firmware)?);
+    tally.add(other_architecture()?);
+    Ok(tally)
+}
+
+/// The guest of another architecture, with every check that the others get in the acceptance list.
+fn other_architecture() -> Result<Tally> {
+    let mut tally = Tally::default();
+    let (architecture, kernel) = (Architecture::Arm64, Options::default().kernel);
+    let lab = Lab::set_up_for(architecture).and_then(|lab| lab.kernel(kernel).map(|_| lab));
+    match lab {
+        Ok(lab) => {
+            let bench = Bench::build(lab, &[Maker::Ours])?;
+            let guests = [Interrupts::Msi, Interrupts::Intx];
+            let guests = guests.map(|interrupts| Scenario::Linux(kernel, interrupts));
+            tally.add(acceptance::run(&bench, Maker::Ours, &guests)?);
+        }
+        Err(error) => {
+            tally.skip(&format!("{} guest", architecture.name()), &format!("{error:#}"));
+        }
+    }
     Ok(tally)
 }
 

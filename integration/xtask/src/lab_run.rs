@@ -105,7 +105,7 @@ impl Bench {
         let base =
             self.lab.cache.path(&format!("initramfs-{}-{}", kernel.release, initramfs::recipe()));
         let target = run.path().join("initramfs");
-        initramfs::build(&self.lab.userland, kernel, &base, &target)?;
+        initramfs::build(&self.lab, kernel, &base, &target)?;
         Ok(target)
     }
 }

@@ -13,8 +13,8 @@ use crate::{inventory, serve};
 
 /// The drivers the initramfs carries in the order it wants them loaded, one name a line.
 const MODULE_LIST: &str = "/etc/lab-modules";
-/// The channel to the host.
-const CHANNEL: &str = "/dev/ttyS1";
+/// The channel to the host: the second serial port.
+const CHANNEL: &str = if cfg!(target_arch = "aarch64") { "/dev/ttyAMA1" } else { "/dev/ttyS1" };
 
 pub(crate) fn run() -> Result<()> {
     mount_all()?;

@@ -104,7 +104,8 @@ impl Scenario {
 pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result<Tally> {
     let mut tally = Tally::default();
     for scenario in scenarios {
-        println!("\n{} ({} controllers)", scenario.name(), maker.name());
+        let architecture = bench.lab.architecture();
+        println!("\n{}, {} ({} controllers)", scenario.name(), architecture.name(), maker.name());
         match *scenario {
             Scenario::Linux(kernel, interrupts) => {
                 linux::run(bench, maker, kernel, interrupts, &|rig| rig, &mut tally)?

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::rig::{Attachment, Controller, Kind, Maker, Rig};
-use crate::setup::Qemu;
+use crate::setup::{Architecture, Qemu};
 
 /// How the guest's kernel takes the controllers' interrupts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -54,14 +54,13 @@ impl Machine<'_> {
             "-accel",
             "tcg",
         ]);
-        // With SHA instructions a checksum in the guest takes a third of the time.
-        command.args(["-cpu", "max", "-smp", "1", "-m", &self.memory.to_string()]);
+        command.args(["-cpu", self.processor(), "-smp", "1", "-m", &self.memory.to_string()]);
         // A vfio-user server maps the guest's memory, so the memory is a file that can be shared.
         command.args([
             "-object",
             &format!("memory-backend-memfd,id=m,size={}M,share=on", self.memory),
         ]);
-        command.args(["-machine", "q35,memory-backend=m,usb=off"]);
+        command.args(["-machine", self.board()]);
         self.console(&mut command);
         self.firmware(&mut command);
         for controller in &self.rig.controllers {
@@ -76,6 +75,22 @@ impl Machine<'_> {
             }
         }
         command
+    }
+
+    fn processor(&self) -> &'static str {
+        match self.qemu.architecture {
+            // With SHA instructions a checksum in the guest takes a third of the time.
+            Architecture::Amd64 => "max",
+            // It has them, too, and no pointer authentication, which takes an emulator long.
+            Architecture::Arm64 => "cortex-a72",
+        }
+    }
+
+    fn board(&self) -> &'static str {
+        match self.qemu.architecture {
+            Architecture::Amd64 => "q35,memory-backend=m,usb=off",
+            Architecture::Arm64 => "virt,memory-backend=m,usb=off",
+        }
     }
 
     fn console(&self, command: &mut Command) {
@@ -124,7 +139,11 @@ impl Machine<'_> {
         };
         command.arg("-kernel").arg(vmlinuz).arg("-initrd").arg(initramfs);
         // panic=-1 with -no-reboot: a guest that panics ends. No VGA: nothing waits for a console that is not there.
-        let mut line = "console=ttyS0,115200 panic=-1 printk.time=1".to_owned();
+        let port = match self.qemu.architecture {
+            Architecture::Amd64 => "ttyS0,115200",
+            Architecture::Arm64 => "ttyAMA0",
+        };
+        let mut line = format!("console={port} panic=-1 printk.time=1");
         if *interrupts == Interrupts::Intx {
             line.push_str(" pci=nomsi");
         }
@@ -192,6 +211,10 @@ mod tests {
     use super::*;
 
     fn command(maker: Maker, interrupts: Interrupts) -> String {
+        command_for(Architecture::Amd64, maker, interrupts)
+    }
+
+    fn command_for(architecture: Architecture, maker: Maker, interrupts: Interrupts) -> String {
         let rig = Rig::standard(maker, Path::new("e.img"), Path::new("o.img"));
         let firmware = Firmware::Linux {
             vmlinuz: "vmlinuz".into(),
@@ -200,7 +223,7 @@ mod tests {
             shell: false,
         };
         let machine = Machine {
-            qemu: &Qemu::System,
+            qemu: &Qemu::of_system(architecture),
             firmware: &firmware,
             rig: &rig,
             memory: 512,
@@ -220,6 +243,13 @@ mod tests {
             "{line}"
         );
         assert!(!line.contains("usb-storage") && !line.contains("nomsi"), "{line}");
+    }
+
+    #[test]
+    fn the_other_architecture_has_its_own_board_and_console() {
+        let line = command_for(Architecture::Arm64, Maker::Ours, Interrupts::Msi);
+        assert!(line.contains("-machine virt,") && line.contains("console=ttyAMA0"), "{line}");
+        assert!(line.contains("vfio-user-pci") && line.contains("share=on"), "{line}");
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::setup::Lab;
 use crate::{progress, shell, workspace};
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
-pub(crate) fn build() -> Result<PathBuf> {
+pub(crate) fn build(lab: &Lab) -> Result<PathBuf> {
+    let target = lab.architecture().rust_target();
     let folder = workspace::target().join("guest");
     let mut cargo = Command::new(workspace::cargo());
     cargo.args([
@@ -19,14 +19,14 @@ pub(crate) fn build() -> Result<PathBuf> {
         "--package",
         "guest-agent",
         "--target",
-        TARGET,
+        target,
         "--target-dir",
     ]);
     cargo.arg(&folder).current_dir(workspace::root());
-    cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    lab.toolchain.configure(&mut cargo);
     let bar = progress::spinner("building the guest's agent");
     let built = shell::output(&mut cargo);
     bar.finish_and_clear();
     built?;
-    Ok(folder.join(TARGET).join("release/guest-agent"))
+    Ok(folder.join(target).join("release/guest-agent"))
 }

@@ -6,13 +6,13 @@ mod modinfo;
 mod modules;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use crate::progress;
-use crate::setup::{KernelFiles, Userland};
+use crate::setup::{KernelFiles, Lab, Userland};
 use cpio::Archive;
 
 /// Loaded before the agent serves, in this order; modprobe adds what they need.
@@ -50,15 +50,10 @@ pub(crate) fn recipe() -> String {
 }
 
 /// Writes the guest's archive to `target`: the part that is the same every time, kept at `base`, and the agent.
-pub(crate) fn build(
-    userland: &Userland,
-    kernel: &KernelFiles,
-    base: &Path,
-    target: &Path,
-) -> Result<()> {
+pub(crate) fn build(lab: &Lab, kernel: &KernelFiles, base: &Path, target: &Path) -> Result<()> {
     if !base.is_file() {
         let bar = progress::spinner(&format!("initramfs for {}", kernel.release));
-        let bytes = userland_and_modules(userland, kernel);
+        let bytes = userland_and_modules(&lab.userland, kernel);
         bar.finish_and_clear();
         // The name appears once the archive is whole.
         let part = base.with_extension("part");
@@ -67,12 +62,12 @@ pub(crate) fn build(
     }
     // The kernel unpacks archives that follow one another as if they were one.
     let mut archive = fs::read(base).with_context(|| base.display().to_string())?;
-    archive.extend(first_process()?);
+    archive.extend(first_process(lab)?);
     fs::write(target, archive).with_context(|| target.display().to_string())
 }
 
-fn first_process() -> Result<Vec<u8>> {
-    let agent = agent::build()?;
+fn first_process(lab: &Lab) -> Result<Vec<u8>> {
+    let agent = agent::build(lab)?;
     let mut archive = Archive::default();
     archive.file("init", 0o755, &fs::read(&agent).with_context(|| agent.display().to_string())?);
     Ok(archive.finish())
@@ -111,13 +106,7 @@ const MKE2FS: &str = "[defaults]\n\
     small = {\nblocksize = 4096\n}\n";
 
 fn add_tools(archive: &mut Archive, userland: &Userland) -> Result<()> {
-    let mut files: Vec<(PathBuf, String)> = Vec::new();
-    for program in ["mkfs.ext4", "fsck.ext4"] {
-        files.extend(userland.program(program)?);
-    }
-    files.sort_by(|one, other| one.1.cmp(&other.1));
-    files.dedup_by(|one, other| one.1 == other.1);
-    for (path, place) in files {
+    for (path, place) in userland.programs(&["mkfs.ext4", "fsck.ext4"])? {
         archive.file(&place, 0o755, &fs::read(&path).with_context(|| path.display().to_string())?);
     }
     Ok(())

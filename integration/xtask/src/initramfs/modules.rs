@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -40,7 +39,7 @@ pub(crate) fn stage(
         fs::copy(kernel.modules.join(file), stage.root.join(file))
             .with_context(|| file.to_owned())?;
     }
-    let mut depmod = Command::new(userland.busybox());
+    let mut depmod = userland.own_busybox();
     shell::output(depmod.args(["depmod", "-b"]).arg(staging).arg(&kernel.release))?;
     files(staging)
 }
@@ -91,7 +90,7 @@ impl Stage<'_> {
             Some("gz") => "zcat",
             _ => bail!("{}: a compression this program does not know", path.display()),
         };
-        Ok(shell::output(Command::new(self.userland.busybox()).arg(applet).arg(path))?.stdout)
+        Ok(shell::output(self.userland.own_busybox().arg(applet).arg(path))?.stdout)
     }
 }
 

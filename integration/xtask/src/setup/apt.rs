@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 
 use super::apt_sources::{self, Mirror};
+use super::architecture::Architecture;
 use super::cache::Cache;
 use crate::{progress, shell};
 
@@ -21,6 +22,7 @@ const FRESH: Duration = Duration::from_secs(600);
 pub(crate) struct Archive {
     place: PathBuf,
     name: &'static str,
+    architecture: Architecture,
 }
 
 /// A package file that apt chose.
@@ -33,17 +35,23 @@ pub(crate) struct Deb {
 
 impl Archive {
     /// Debian 12 alone.
-    pub(crate) fn bookworm(cache: &Cache) -> Result<Self> {
-        Self::open(cache, "bookworm", "bookworm")
+    pub(crate) fn bookworm(cache: &Cache, architecture: Architecture) -> Result<Self> {
+        Self::open(cache, "bookworm", "bookworm", architecture)
     }
 
     /// Debian 13 with its backports.
-    pub(crate) fn trixie(cache: &Cache) -> Result<Self> {
-        Self::open(cache, "trixie", "trixie trixie-backports")
+    pub(crate) fn trixie(cache: &Cache, architecture: Architecture) -> Result<Self> {
+        Self::open(cache, "trixie", "trixie trixie-backports", architecture)
     }
 
-    fn open(cache: &Cache, name: &'static str, suites: &str) -> Result<Self> {
-        let archive = Self { place: cache.path(&format!("apt/{name}")), name };
+    fn open(
+        cache: &Cache,
+        name: &'static str,
+        suites: &str,
+        architecture: Architecture,
+    ) -> Result<Self> {
+        let place = cache.path("apt").join(architecture.part(name));
+        let archive = Self { place, name, architecture };
         for folder in ["lists/partial", "archives/partial", "none/partial", "sources", "log"] {
             fs::create_dir_all(archive.place.join(folder))?;
         }
@@ -63,13 +71,14 @@ impl Archive {
     /// Comes after the machine's own configuration, so that its proxies hold and the rest does not.
     fn configuration(&self) -> String {
         let place = self.place.display();
+        let architecture = self.architecture.name();
         format!(
             "Dir::State \"{place}\";\nDir::State::lists \"lists\";\nDir::State::status \"{place}/status\";\n\
              Dir::Cache \"{place}\";\nDir::Cache::archives \"archives\";\n\
              Dir::Etc::SourceList \"/dev/null\";\nDir::Etc::SourceParts \"{place}/sources\";\n\
              Dir::Etc::Preferences \"/dev/null\";\nDir::Etc::PreferencesParts \"{place}/none\";\n\
              Dir::Log \"{place}/log\";\n\
-             APT::Architecture \"amd64\";\n#clear APT::Architectures;\nAPT::Architectures {{ \"amd64\"; }};\n\
+             APT::Architecture \"{architecture}\";\n#clear APT::Architectures;\nAPT::Architectures {{ \"{architecture}\"; }};\n\
              APT::Install-Recommends \"false\";\nAPT::Sandbox::User \"root\";\n\
              Acquire::Languages \"none\";\nAcquire::Retries \"2\";\nAcquire::http::Timeout \"20\";\n\
              Acquire::https::Timeout \"20\";\nAPT::Update::Error-Mode \"any\";\n\

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 
 use super::apt::{Archive, Deb};
+use super::architecture::Architecture;
 use super::cache::Cache;
 
 /// Which stock Debian kernel the guest runs.
@@ -45,19 +46,21 @@ impl Kernel {
         }
     }
 
-    fn archive(self, cache: &Cache) -> Result<Archive> {
+    fn archive(self, cache: &Cache, architecture: Architecture) -> Result<Archive> {
         match self {
-            Self::Bookworm => Archive::bookworm(cache),
-            Self::Trixie | Self::Backports => Archive::trixie(cache),
+            Self::Bookworm => Archive::bookworm(cache, architecture),
+            Self::Trixie | Self::Backports => Archive::trixie(cache, architecture),
         }
     }
 }
 
 impl KernelFiles {
-    pub(crate) fn fetch(cache: &Cache, kernel: Kernel) -> Result<Self> {
-        let root = cache.folder(&format!("kernel-{}", kernel.name()), |root| {
-            let archive = kernel.archive(cache)?;
-            let mut debs = archive.closure(kernel.release(), &["linux-image-amd64"])?;
+    pub(crate) fn fetch(cache: &Cache, architecture: Architecture, kernel: Kernel) -> Result<Self> {
+        let folder = architecture.part(&format!("kernel-{}", kernel.name()));
+        let root = cache.folder(&folder, |root| {
+            let archive = kernel.archive(cache, architecture)?;
+            let package = format!("linux-image-{}", architecture.name());
+            let mut debs = archive.closure(kernel.release(), &[&package])?;
             debs.retain(is_kernel);
             ensure!(!debs.is_empty(), "Debian {} has no kernel package", kernel.release());
             archive.unpack(
