@@ -167,8 +167,12 @@ enum Task {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
-    /// Boot every kind of guest there is, one line of result each.
-    Guests,
+    /// Boot every kind of guest there is and say what each saw.
+    Guests {
+        /// Only those whose name contains this, for example `arm64` or `memory`.
+        #[arg(long)]
+        only: Option<String>,
+    },
     /// Run the fuzz targets (`fuzz/README.md`), one line of result each.
     Fuzz {
         /// How long each, in seconds.
@@ -183,6 +187,9 @@ enum Task {
         /// Which kernels; all when none is named.
         #[arg(long, value_enum)]
         kernel: Vec<Kernel>,
+        /// For guests with which processor.
+        #[arg(long, value_enum, default_value = "amd64")]
+        architecture: Architecture,
     },
 }
 
@@ -232,15 +239,15 @@ fn carry_out(task: Task) -> Result<ExitCode> {
             let plan = Plan { only, repeats, seconds };
             Ok(verdict(workloads::run(guest.options(), &plan)?))
         }
-        Task::Guests => Ok(verdict(guests::run()?)),
+        Task::Guests { only } => Ok(verdict(guests::run(only.as_deref())?)),
         Task::Fuzz { seconds, targets } => Ok(verdict(fuzz::run(seconds, &targets)?)),
-        Task::Setup { kernel } => {
+        Task::Setup { kernel, architecture } => {
             let kernels = if kernel.is_empty() {
                 vec![Kernel::Bookworm, Kernel::Trixie, Kernel::Backports]
             } else {
                 kernel
             };
-            let lab = Lab::set_up()?;
+            let lab = Lab::set_up_for(architecture)?;
             println!("QEMU {}: {}", lab.qemu.version()?, lab.qemu.place());
             for kernel in kernels {
                 println!("kernel {} ({})", lab.kernel(kernel)?.release, kernel.name());

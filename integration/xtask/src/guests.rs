@@ -12,19 +12,25 @@ use crate::run_folder::RunFolder;
 use crate::setup::{Architecture, Kernel, Lab};
 use crate::tally::Tally;
 
+/// The architecture that is not the other guests'.
+const OTHER: Architecture = Architecture::Arm64;
 /// MiB of guest memory of which more than a GiB is above the 4 GiB that 32 bits reach.
 const LARGE: u32 = 5 << 10;
 /// What is written from above: 8 MiB in blocks of a MiB, and 4 MiB in blocks of 4 KiB.
 const LARGE_BLOCKS: usize = 8;
 const SMALL_BLOCKS: usize = 1024;
 
-/// Boots them one after the other.
-pub(crate) fn run() -> Result<Tally> {
+/// Boots them one after the other; with `only`, those whose name contains that.
+pub(crate) fn run(only: Option<&str>) -> Result<Tally> {
+    let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
     let bench = Bench::build(Lab::set_up()?, &[Maker::Ours])?;
     let mut tally = Tally::default();
     for kernel in [Kernel::Bookworm, Kernel::Trixie, Kernel::Backports] {
         let options = Options { kernel, ..Options::default() };
         let name = format!("Debian's kernel of {}", kernel.name());
+        if !wanted(&name) {
+            continue;
+        }
         match bench.lab.kernel(kernel) {
             Ok(_) => {
                 tally.check(&name, || linux(&bench, options, |_, _, _| Ok(String::new())));
@@ -32,19 +38,25 @@ pub(crate) fn run() -> Result<Tally> {
             Err(error) => tally.skip(&name, &format!("{error:#}")),
         }
     }
-    let options = Options { memory: LARGE, ..Options::default() };
-    tally.check(&format!("{} GiB of memory", LARGE >> 10), || linux(&bench, options, far_buffers));
-    let firmware = [Kind::Ehci, Kind::Ohci].map(Scenario::Firmware);
+    let name = format!("{} GiB of memory", LARGE >> 10);
+    if wanted(&name) {
+        let options = Options { memory: LARGE, ..Options::default() };
+        tally.check(&name, || linux(&bench, options, far_buffers));
+    }
+    let mut firmware = [Kind::Ehci, Kind::Ohci].map(Scenario::Firmware).to_vec();
+    firmware.retain(|scenario| wanted(&scenario.name()));
     tally.add(acceptance::run(&bench, Maker::Ours, &firmware)?);
-    tally.add(other_architecture()?);
+    if wanted(OTHER.name()) {
+        tally.add(other_architecture()?);
+    }
     Ok(tally)
 }
 
 /// The guest of another architecture, with every check that the others get in the acceptance list.
 fn other_architecture() -> Result<Tally> {
     let mut tally = Tally::default();
-    let (architecture, kernel) = (Architecture::Arm64, Options::default().kernel);
-    let lab = Lab::set_up_for(architecture).and_then(|lab| lab.kernel(kernel).map(|_| lab));
+    let kernel = Options::default().kernel;
+    let lab = Lab::set_up_for(OTHER).and_then(|lab| lab.kernel(kernel).map(|_| lab));
     match lab {
         Ok(lab) => {
             let bench = Bench::build(lab, &[Maker::Ours])?;
@@ -53,7 +65,7 @@ fn other_architecture() -> Result<Tally> {
             tally.add(acceptance::run(&bench, Maker::Ours, &guests)?);
         }
         Err(error) => {
-            tally.skip(&format!("{} guest", architecture.name()), &format!("{error:#}"));
+            tally.skip(&format!("{} guest", OTHER.name()), &format!("{error:#}"));
         }
     }
     Ok(tally)
