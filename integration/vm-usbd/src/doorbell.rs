@@ -46,11 +46,14 @@ impl Doorbell {
         true
     }
 
-    /// The loop is awake again.
-    pub fn wake_up(&self) {
+    /// The loop is awake again, and has seen whether the [`event`](Self::event) is `readable`. One that
+    /// becomes so just afterwards ends the next sleep.
+    pub fn wake_up(&self, readable: bool) {
         self.asleep.store(false, Ordering::SeqCst);
-        // Fails if nobody rang; then there is nothing to take back.
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        if readable {
+            // Fails only if there is nothing to take back.
+            let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        }
     }
 
     /// Becomes readable when the bell rings while the loop is asleep.

@@ -4,6 +4,7 @@
 //! VMM, the controller's timer and wake-ups by its devices are looked at in turn. [`session`] is the
 //! protocol, [`memory`] the guest's RAM as the VMM shares it, [`interrupts`] its event descriptors.
 
+pub mod alarm;
 pub mod assembly;
 pub mod backing;
 pub mod channel;

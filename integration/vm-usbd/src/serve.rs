@@ -1,16 +1,14 @@
 //! One controller's loop: client, timer and devices in one thread.
 
-use std::num::NonZeroU64;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use log::{error, info, warn};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::set_current_timer_slack;
+use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
 use vm_usb::time::Time;
 
+use crate::alarm::Alarm;
 use crate::channel::{Inbox, Outbox, Received, Violation};
 use crate::clock;
 use crate::doorbell::Doorbell;
@@ -23,9 +21,6 @@ use crate::spin::{Spin, SpinPolicy};
 /// How long a second client may wait for the first to leave: a VMM that ends takes its time, and its
 /// successor may be quicker.
 const GRACE_MILLIS: u64 = 1000;
-
-/// How late a sleep may end, for the kernel to end several together.
-const TIMER_SLACK_NANOS: u64 = 1_000;
 
 /// A controller and the socket it is offered at.
 pub struct Server {
@@ -67,8 +62,6 @@ impl Server {
     /// Returns whether all of them could be served as they should: none broke the protocol, and none
     /// kept memory to itself that its guest used.
     pub fn run(&mut self) -> bool {
-        // The default, 50 us, would be added to every short sleep. If it stays, sleeps are longer.
-        let _ = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NANOS));
         let name = self.name.clone();
         let mut all_well = true;
         while let Some(stream) = self.next_client() {
@@ -109,7 +102,8 @@ impl Server {
                     PollFd::from_borrowed_fd(self.doorbell.event(), PollFlags::IN),
                 ];
                 let waited = poll(&mut events, None);
-                self.doorbell.wake_up();
+                let rung = events[1].revents().contains(PollFlags::IN);
+                self.doorbell.wake_up(rung);
                 if let Err(error) = waited
                     && error != rustix::io::Errno::INTR
                 {
@@ -122,6 +116,10 @@ impl Server {
 
     /// Serves one client until it leaves; says why, and whether the guest used memory it does not share.
     fn serve(&mut self, stream: &UnixStream) -> (End, bool) {
+        let alarm = match Alarm::new() {
+            Ok(alarm) => alarm,
+            Err(error) => return (End::Wait(error), false),
+        };
         let mut turns = Turns {
             name: &self.name,
             stream,
@@ -132,6 +130,7 @@ impl Server {
             session: Session::new(&mut self.function, std::mem::take(&mut self.restored)),
             inbox: Inbox::default(),
             outbox: Outbox::default(),
+            alarm,
             spin: Spin::new(self.spin),
             last_message: clock::now(),
             last_run: clock::now(),
@@ -156,6 +155,7 @@ struct Turns<'a> {
     session: Session<'a>,
     inbox: Inbox,
     outbox: Outbox,
+    alarm: Alarm,
     spin: Spin,
     last_message: Time,
     last_run: Time,
@@ -190,13 +190,14 @@ impl Turns<'_> {
         if rung || due {
             return Ok(());
         }
-        let left = self.deadline().map(|deadline| deadline.since(now));
+        let deadline = self.deadline();
+        let left = deadline.map(|deadline| deadline.since(now));
         if self.spin.stay_awake(now.since(self.last_message), left) {
             // Yielding instead would cost this thread its place in the queue for milliseconds.
             std::hint::spin_loop();
             return Ok(());
         }
-        self.sleep(now, left)
+        self.sleep(now, deadline)
     }
 
     /// When the controller is to be run next.
@@ -231,30 +232,31 @@ impl Turns<'_> {
     }
 
     /// Sleeps until the client, a device or the timer has something to say.
-    fn sleep(&mut self, now: Time, left: Option<Duration>) -> Result<(), End> {
+    fn sleep(&mut self, now: Time, deadline: Option<Time>) -> Result<(), End> {
+        let patience = self.waiting.map(|since| since.after_millis(GRACE_MILLIS));
+        self.alarm.follow(deadline.into_iter().chain(patience).min(), now)?;
         if !self.doorbell.fall_asleep() {
             return Ok(());
         }
-        let patience = self.waiting.map(|since| since.after_millis(GRACE_MILLIS).since(now));
-        let timeout = left.into_iter().chain(patience).min();
-        let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
         let interest = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::OUT };
         // Whoever waits already need not wake anybody again.
         let listening = if self.waiting.is_none() { PollFlags::IN } else { PollFlags::empty() };
-        let (woken, seen) = {
+        let (woken, rung, seen) = {
             let line = self.session.function().line();
             let mut events = vec![
                 PollFd::new(self.stream, interest),
                 PollFd::from_borrowed_fd(self.doorbell.event(), PollFlags::IN),
                 PollFd::new(self.listener.socket(), listening),
+                PollFd::new(&self.alarm, PollFlags::IN),
             ];
             if let Some(unmask) = line.unmask_event() {
                 events.push(PollFd::from_borrowed_fd(unmask, PollFlags::IN));
             }
-            let woken = poll(&mut events, timeout.as_ref());
-            (woken, events[2].revents().contains(PollFlags::IN))
+            let woken = poll(&mut events, None);
+            let has = |event: usize| events[event].revents().contains(PollFlags::IN);
+            (woken, has(1), has(2))
         };
-        self.doorbell.wake_up();
+        self.doorbell.wake_up(rung);
         match woken {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
