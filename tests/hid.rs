@@ -240,6 +240,26 @@ fn events_need_a_guest_that_listens() {
 }
 
 #[test]
+fn so_many_events_wait_and_no_more() {
+    let (mut host, driver, keys) = keyboard();
+    let stroke = |keys: &KeyboardHandle, n: usize| {
+        let key = key(if n.is_multiple_of(2) { "a" } else { "b" });
+        keys.press(key).map(|()| keys.release(key))
+    };
+    // Each is two events.
+    for n in 0..QUEUE / 2 {
+        stroke(&keys, n).unwrap();
+    }
+    assert_eq!(stroke(&keys, 0), Err(InputError::Full));
+    // Two of them taken make room for one more.
+    driver.report(&mut host, 10).unwrap();
+    assert_eq!(stroke(&keys, 0), Err(InputError::Full));
+    driver.report(&mut host, 10).unwrap();
+    stroke(&keys, 0).unwrap();
+    assert_eq!(stroke(&keys, 1), Err(InputError::Full));
+}
+
+#[test]
 fn input_wakes_a_suspended_host_that_allowed_it() {
     let (mut host, driver, keys) = keyboard();
     host.suspension(Suspension::Suspended);

@@ -300,6 +300,21 @@ fn a_stopped_translator_tells_its_state_and_a_reset_one_works_again() {
 }
 
 #[test]
+fn sixteen_periodic_transactions_are_in_hand_at_most() {
+    for (started, in_hand) in [(15, 15), (16, 16), (17, 16)] {
+        let (mut host, device, _) = full();
+        for n in 0..started {
+            let token = host.token(&device, 3, Pid::In, TransferType::Interrupt);
+            host.start(SplitToken { device: 100 + n, ..token }, Toggle::Data0, &[]);
+        }
+        let hub = host.rig.hub.device;
+        host.control(&hub, SetupPacket::new(0x23, 11, 0, 1, 0), &[]).unwrap();
+        let state = SetupPacket::new(0xa3, 10, 0, 1, 8);
+        assert_eq!(host.control(&hub, state, &[]).unwrap(), [0, in_hand], "{started} started");
+    }
+}
+
+#[test]
 fn a_bulk_transaction_that_fails_thrice_stalls_and_an_interrupt_one_errs() {
     let (mut host, device, controls) = full();
     // Twice is not thrice: the translator tries again by itself.

@@ -153,6 +153,38 @@ fn unmap_and_write_same_touch_exactly_the_blocks_they_name() {
 }
 
 #[test]
+fn a_command_writes_or_unmaps_a_bounded_number_of_blocks() {
+    const INVALID_FIELD_IN_PARAMETER_LIST: Sense = Sense(5, 0x26, 0);
+    let mut rig = rig();
+    let block = vec![0; BLOCK];
+    // What the limits allow is more than the disk has.
+    for (blocks, refused) in
+        [(0x1fff, LBA_OUT_OF_RANGE), (0x2000, LBA_OUT_OF_RANGE), (0x2001, INVALID_FIELD_IN_CDB)]
+    {
+        assert_eq!(rig.scsi(&ten(0x41, 0, blocks), Data::Out(&block)), Err(refused), "{blocks}");
+    }
+    let mut unmap = |descriptors: u16, blocks: u32| {
+        let bytes = descriptors * 16;
+        let mut list = (bytes + 6).to_be_bytes().to_vec();
+        list.extend(bytes.to_be_bytes());
+        list.extend([0; 4]);
+        for _ in 0..descriptors {
+            list.extend(0u64.to_be_bytes());
+            list.extend(blocks.to_be_bytes());
+            list.extend([0; 4]);
+        }
+        let [high, low] = (bytes + 8).to_be_bytes();
+        rig.scsi(&[0x42, 0, 0, 0, 0, 0, 0, high, low, 0], Data::Out(&list)).map(drop)
+    };
+    assert_eq!(unmap(255, 1), Ok(()));
+    assert_eq!(unmap(256, 1), Ok(()));
+    assert_eq!(unmap(257, 1), Err(INVALID_FIELD_IN_PARAMETER_LIST));
+    assert_eq!(unmap(1, 0x7f_ffff), Err(LBA_OUT_OF_RANGE));
+    assert_eq!(unmap(1, 0x80_0000), Err(LBA_OUT_OF_RANGE));
+    assert_eq!(unmap(1, 0x80_0001), Err(INVALID_FIELD_IN_PARAMETER_LIST));
+}
+
+#[test]
 fn a_stopped_unit_wants_a_start_before_it_reads_again() {
     let mut rig = rig();
     rig.scsi(&[0x1b, 0, 0, 0, 0, 0], Data::None).unwrap();

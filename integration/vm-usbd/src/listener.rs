@@ -182,6 +182,20 @@ mod tests {
     }
 
     #[test]
+    fn a_path_fits_into_a_socket_address_or_is_refused() {
+        for (len, fits) in [(LONGEST - 1, true), (LONGEST, true), (LONGEST + 1, false)] {
+            let mut path = std::env::temp_dir().join(format!("vm-usbd-{}-", std::process::id()));
+            let rest = len - path.as_os_str().len();
+            path.as_mut_os_string().push("x".repeat(rest));
+            let listener = Listener::new(&path);
+            assert_eq!(listener.is_ok(), fits, "{len} bytes");
+            if let Ok(listener) = listener {
+                listener.remove();
+            }
+        }
+    }
+
+    #[test]
     fn what_is_no_socket_is_left_alone() {
         let path = scratch("file");
         std::fs::write(&path, "precious").unwrap();

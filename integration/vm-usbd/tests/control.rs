@@ -234,6 +234,31 @@ fn ports_of_a_companion_are_those_of_its_partner() {
 }
 
 #[test]
+fn sixteen_connections_are_served_and_one_more_is_turned_away() {
+    let mut served = Served::new("crowd", "");
+    // Whether a connection is served: it has an answer, or the end.
+    let connect = || {
+        let stream = UnixStream::connect(&served.control).unwrap();
+        // The server may have gone already.
+        let _ = (&stream).write_all(b"nonsense\n");
+        let mut line = String::new();
+        let answered = BufReader::new(&stream).read_line(&mut line).is_ok_and(|len| len != 0);
+        answered.then_some(stream)
+    };
+    let mut crowd: Vec<_> = (0..16).map(|_| connect().expect("one of sixteen")).collect();
+    assert!(connect().is_none());
+    // One that leaves makes room, as soon as the server has noticed.
+    crowd.pop();
+    while crowd.len() < 16 {
+        crowd.extend(connect());
+    }
+    assert!(connect().is_none());
+    drop(crowd);
+    assert!(served.server.end(Signal::TERM).success());
+    assert!(served.server.said().contains("turned away a connection for control: there are 16"));
+}
+
+#[test]
 fn a_connection_may_ask_many_things_and_mistakes_do_not_end_it() {
     let served = Served::new("lines", "");
     let stream = UnixStream::connect(&served.control).unwrap();

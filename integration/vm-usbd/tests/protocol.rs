@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use support::*;
+use vm_usbd::wire::{MAX_DATA, MAX_FDS};
 
 const EINVAL: u32 = 22;
 const EEXIST: u32 = 17;
@@ -262,6 +263,31 @@ fn a_message_may_come_in_pieces_while_the_controller_goes_on() {
         }
     }
     assert_eq!(client.receive().payload[16..], [1, 0, 0, 0]);
+}
+
+#[test]
+fn the_largest_message_is_accepted_and_no_larger_one() {
+    let bench = Bench::new("largest");
+    // A write of as many bytes as one access may carry, to a region that is smaller: refused, and the
+    // session goes on.
+    for (bytes, served) in [(MAX_DATA - 1, true), (MAX_DATA, true), (MAX_DATA + 1, false)] {
+        let mut client = bench.client();
+        let mut payload = Client::access(0, 0, bytes as u32);
+        payload.resize(payload.len() + bytes, 0);
+        let message = client.message(10, 0, &payload);
+        client.push(&message);
+        if served {
+            assert_eq!(client.receive().errno(), EINVAL, "{bytes}");
+            assert_eq!(client.register(SCRATCH), 0);
+        } else {
+            assert!(client.is_closed(), "{bytes}");
+        }
+    }
+    let mut client = bench.client();
+    let event = Event::new();
+    let reply = client.command(8, &[0; 20], &[event.fd(); MAX_FDS]);
+    assert_ne!(reply.errno(), 0, "what it means is another matter");
+    assert_eq!(client.register(SCRATCH), 0);
 }
 
 #[test]

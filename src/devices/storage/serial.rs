@@ -79,6 +79,7 @@ mod tests {
         assert_eq!(serial.as_str(), "0123456789AB");
         assert!("0123456789A".parse::<Serial>().is_err());
         assert!("0123456789AG".parse::<Serial>().is_err());
+        assert!("0".repeat(32).parse::<Serial>().is_ok());
         assert!("0".repeat(33).parse::<Serial>().is_err());
         assert_eq!(
             "disk".parse::<Serial>().unwrap_err().to_string(),

@@ -1,6 +1,6 @@
 //! The budgets of a turn: what is done at them, below them and above them.
 
-use vm_usb::usb::Pid;
+use vm_usb::usb::{CompleteAnswer, Pid};
 
 use super::rig::{ADDRESS, IN1, OUT1, OUT2, Rig, is_done};
 use super::*;
@@ -102,6 +102,26 @@ fn ehci_hg_44_so_many_transfers_a_turn_and_in_a_row() {
     assert_eq!(endpoints.len(), 200);
     let longest = endpoints[..100].chunk_by(|a, b| a == b).map(<[u8]>::len).max();
     assert!(longest <= Some(17), "{longest:?}");
+}
+
+#[test]
+fn ehci_hg_44_so_many_packets_of_a_split_endpoint_in_a_row() {
+    let mut rig = super::translator::Rig::new();
+    let mut queues = [rig.bulk(1, 64), rig.bulk(2, 64)];
+    let buffer = rig.buffer(0x1000);
+    for queue in &mut queues {
+        rig.driver.submit(queue, &[Td::new(Pid::Out, buffer, 64 * 64)]);
+    }
+    rig.complete(vec![(CompleteAnswer::Ack, vec![]); 200]);
+    rig.go();
+    let work = work_of(&mut rig.driver.machine, |m| m.advance_millis(2));
+    assert!(work.most <= 256 * VISIT, "{work:?}");
+    let seen = rig.seen();
+    let starts = seen.iter().filter(|seen| matches!(seen, super::translator::Seen::Start { .. }));
+    let endpoints: Vec<u8> = starts.map(|seen| seen.token().endpoint).collect();
+    assert_eq!(endpoints.len(), 128);
+    let longest = endpoints[..64].chunk_by(|a, b| a == b).map(<[u8]>::len).max();
+    assert_eq!(longest, Some(16));
 }
 
 #[test]

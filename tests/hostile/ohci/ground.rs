@@ -43,6 +43,23 @@ fn ohci_hg_48_all_of_it_at_once_fits_into_a_frames_budget() {
 }
 
 #[test]
+fn ohci_hg_48_a_mebibyte_is_offered_in_a_frame() {
+    for (count, at_once) in [(127, true), (128, true), (129, false)] {
+        let mut rig = running();
+        let buffer = rig.m.alloc(0x2000, 0x1000);
+        let tds: Vec<u32> = (0..count).map(|_| rig.td(td::OUT, buffer, buffer + 0x1fff)).collect();
+        let ed = rig.endpoint_ed(BULK_OUT, &tds);
+        let work = work(&mut rig, |rig| rig.run_bulk(&[ed]));
+        assert!(work.most <= 129 * VISIT + FRAME, "{work:?}");
+        let last = tds[count - 1];
+        assert_eq!(rig.cc(last) == 0, at_once, "{count} of 8 KiB");
+        rig.frames(1);
+        assert_eq!(rig.cc(last), 0);
+        assert_alive(&mut rig);
+    }
+}
+
+#[test]
 fn ohci_hg_49_at_the_limit_the_rest_waits_or_is_an_overrun() {
     let mut rig = running();
     // 1,024 periodic EDs are served, one more is an overrun.
