@@ -109,6 +109,20 @@ fn ehci_async_6_new_work_is_seen_within_a_millisecond_without_a_register_access(
 }
 
 #[test]
+fn a_ring_at_rest_for_seconds_is_looked_at_125_times_a_second() {
+    let mut rig = Rig::new();
+    rig.open(OUT1, 0);
+    rig.driver.machine.advance_millis(10_000);
+    let (mut looks, end) = (0, rig.driver.machine.now.after_millis(1_000));
+    while let Some(deadline) = rig.driver.machine.deadline().filter(|deadline| *deadline < end) {
+        rig.driver.machine.now = deadline.max(rig.driver.machine.now.after_nanos(100));
+        rig.driver.machine.run();
+        looks += 1;
+    }
+    assert!((120..=130).contains(&looks), "{looks} looks a second");
+}
+
+#[test]
 fn ehci_async_7_two_busy_queues_take_turns() {
     let mut rig = Rig::new();
     let buffer = rig.buffer(4096);

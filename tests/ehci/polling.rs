@@ -30,6 +30,7 @@ fn settings() -> [(&'static str, Polling); 5] {
     let between = |shortest, longest| Polling {
         shortest: micros(shortest),
         longest: micros(longest),
+        resting: micros(longest),
         ..Polling::default()
     };
     [
