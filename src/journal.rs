@@ -81,7 +81,7 @@ impl fmt::Display for ControllerState {
     }
 }
 
-/// What a root port is to its controller.
+/// What a root port is to its controller, or a port to its hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortState {
     /// No device, no power, or not this controller's.
@@ -112,8 +112,14 @@ impl fmt::Display for PortState {
 /// What the log was told of a controller last.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    controller: &'static str,
     state: ControllerState,
+    ports: PortJournal,
+}
+
+/// What the log was told of the ports of a controller or a hub last.
+#[derive(Debug)]
+pub(crate) struct PortJournal {
+    owner: &'static str,
     ports: Vec<PortState>,
     lines: Lines,
 }
@@ -125,7 +131,7 @@ impl Journal {
         state: ControllerState,
         ports: Vec<PortState>,
     ) -> Self {
-        Self { controller, state, ports, lines: Lines::default() }
+        Self { state, ports: PortJournal::new(controller, ports) }
     }
 
     /// Whether anybody reads what [`note`](Self::note) writes. A log that is turned on later begins
@@ -141,23 +147,36 @@ impl Journal {
         state: ControllerState,
         ports: impl Iterator<Item = PortState>,
     ) {
-        let controller = self.controller;
         if self.state != state {
             self.state = state;
-            self.lines.info(now, format_args!("{controller}: {state}"));
+            let controller = self.ports.owner;
+            self.ports.lines.info(now, format_args!("{controller}: {state}"));
         }
-        for ((known, is), number) in self.ports.iter_mut().zip(ports).zip(1u32..) {
-            if *known != is {
-                *known = is;
-                self.lines.info(now, format_args!("{controller} port {number}: {is}"));
-            }
-        }
+        self.ports.note(now, ports);
     }
 
     /// Warns of something that the guest did wrong.
     pub(crate) fn warn(&mut self, now: Time, line: fmt::Arguments<'_>) {
-        let controller = self.controller;
-        self.lines.warn(now, format_args!("{controller}: {line}"));
+        let controller = self.ports.owner;
+        self.ports.lines.warn(now, format_args!("{controller}: {line}"));
+    }
+}
+
+impl PortJournal {
+    /// The `ports` of `owner`, as they are when it comes into being.
+    pub(crate) fn new(owner: &'static str, ports: Vec<PortState>) -> Self {
+        Self { owner, ports, lines: Lines::default() }
+    }
+
+    /// Tells the log how the ports are, if they are not as they were.
+    pub(crate) fn note(&mut self, now: Time, ports: impl Iterator<Item = PortState>) {
+        let owner = self.owner;
+        for ((known, is), number) in self.ports.iter_mut().zip(ports).zip(1u32..) {
+            if *known != is {
+                *known = is;
+                self.lines.info(now, format_args!("{owner} port {number}: {is}"));
+            }
+        }
     }
 }
 

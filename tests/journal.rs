@@ -7,10 +7,12 @@ use std::sync::Mutex;
 use driver::ehci::{EhciDriver, port, reg};
 use driver::enumerate::enumerate;
 use driver::host::{HostDriver, Pipe, TransferError};
+use driver::hub::{HubDriver, feature};
 use driver::machine::Machine;
 use driver::ohci::OhciDriver;
 use driver::scripted::{Answer, Scripted};
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use vm_usb::devices::hub::{Hub, HubOptions};
 use vm_usb::ehci::Ehci;
 use vm_usb::ohci::Ohci;
 use vm_usb::topology::{Host, Port};
@@ -114,6 +116,39 @@ fn a_device_on_ehci_is_suspended_and_another_handed_over() {
             "EHCI: halted",
         ],
     );
+}
+
+#[test]
+fn a_device_behind_a_hub_is_told_of_like_one_at_a_root_port() {
+    let log = told(|| {
+        let hub = Hub::new(HubOptions::default()).unwrap();
+        let sockets = hub.ports().to_vec();
+        let socket = Port::high_speed_only();
+        socket.attach(Box::new(hub)).unwrap();
+        let mut driver = EhciDriver::new(Machine::new(Ehci::new(vec![socket.link(Host::High)])));
+        let found = enumerate(&mut driver, 0, 1).unwrap();
+        let hub = HubDriver::start(&mut driver, &found).unwrap();
+        sockets[1].attach(Box::new(Scripted::new(Speed::High).0)).unwrap();
+        hub.wait(&mut driver, 600).unwrap();
+        hub.enumerate(&mut driver, 2, 2).unwrap();
+        hub.set(&mut driver, 2, feature::SUSPEND).unwrap();
+        sockets[1].detach().unwrap();
+        hub.wait(&mut driver, 600).unwrap();
+    });
+    assert_tells(
+        &log,
+        &[
+            "hub port 2: a device is connected",
+            "hub port 2: reset",
+            "hub port 2: enabled",
+            "\"Scripted\", address 2: configuration 1",
+            "hub port 2: suspended",
+            "\"Scripted\" detached",
+            "hub port 2: empty",
+        ],
+    );
+    // This driver resets twice.
+    assert_eq!(log.iter().filter(|line| line.starts_with("hub port")).count(), 7, "{log:#?}");
 }
 
 #[test]

@@ -20,6 +20,7 @@ use thiserror::Error;
 
 use self::port::{HubPort, SlowBus};
 use self::translator::Translator;
+use crate::journal::{Journal, PortJournal, PortState};
 use crate::snapshot::{RestoreError, SaveError, State};
 use crate::time::Time;
 use crate::topology::Port;
@@ -125,6 +126,7 @@ pub struct Hub {
     /// C_HUB_OVER_CURRENT.
     over_current_change: bool,
     over_current: bool,
+    journal: PortJournal,
 }
 
 impl Hub {
@@ -153,6 +155,7 @@ impl Hub {
             suspended: false,
             over_current_change: false,
             over_current: false,
+            journal: PortJournal::new("hub", vec![PortState::Empty; options.ports.into()]),
             options,
         };
         hub.build_translators(0);
@@ -188,7 +191,15 @@ impl Hub {
                 self.ports.iter_mut().for_each(HubPort::lose_power);
             }
         }
+        self.note_ports();
         news
+    }
+
+    /// Tells the log what has changed.
+    fn note_ports(&mut self) {
+        if Journal::is_read() {
+            self.journal.note(self.now, self.ports.iter().map(HubPort::state));
+        }
     }
 
     /// Something may have changed: the host asks every device behind the hub again.
@@ -236,6 +247,7 @@ impl UsbDevice for Hub {
         for port in &mut self.ports {
             port.configure(value != 0);
         }
+        self.note_ports();
         self.announce();
     }
 
@@ -244,7 +256,9 @@ impl UsbDevice for Hub {
     }
 
     fn control(&mut self, request: &SetupPacket, data: &mut Vec<u8>) -> Control {
-        self.request(request, data).unwrap_or(Control::Stall)
+        let answer = self.request(request, data).unwrap_or(Control::Stall);
+        self.note_ports();
+        answer
     }
 
     fn transfer(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
@@ -293,6 +307,7 @@ impl UsbHub for Hub {
         for port in &mut self.ports {
             port.tick(now);
         }
+        self.note_ports();
     }
 
     fn reset(&mut self, speed: Speed) {

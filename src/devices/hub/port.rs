@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::journal::PortState;
 use crate::snapshot::Offset;
 use crate::time::Time;
 use crate::topology::{Host, Port, PortLink};
@@ -277,6 +278,18 @@ impl HubPort {
     /// Whether time alone will change the state.
     pub(super) fn is_timed(&self) -> bool {
         matches!(self.state, State::Resetting { .. } | State::Resuming { .. })
+    }
+
+    /// What the log is told.
+    pub(super) fn state(&self) -> PortState {
+        match self.state {
+            State::NotConfigured | State::PoweredOff | State::Disconnected => PortState::Empty,
+            State::Disabled => PortState::Connected,
+            State::Resetting { .. } => PortState::Resetting,
+            State::Enabled => PortState::Enabled,
+            State::Suspended => PortState::Suspended,
+            State::Resuming { .. } => PortState::Resuming,
+        }
     }
 
     fn is_on_the_bus(&self) -> bool {

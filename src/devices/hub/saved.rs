@@ -44,6 +44,8 @@ impl Hub {
             suspended,
             over_current_change,
             over_current,
+            // What the log knows is not the machine's.
+            journal: _,
         } = self;
         let sockets = (1..).zip(sockets).map(|(number, socket): (u8, _)| {
             let state = socket.save_socket(now);
