@@ -1,4 +1,4 @@
-/* A driver for one device behind an EHCI controller: the asynchronous schedule alone. */
+/* A driver for an EHCI controller and two devices: the asynchronous schedule, and one interrupt pipe. */
 
 #include "usb.h"
 
@@ -10,11 +10,12 @@ enum {
     USBINTR = 0x08,
     FRINDEX = 0x0c,
     CTRLDSSEGMENT = 0x10,
+    PERIODICLISTBASE = 0x14,
     ASYNCLISTADDR = 0x18,
     CONFIGFLAG = 0x40,
     PORTSC = 0x44,
 };
-enum { RUN = 1 << 0, HCRESET = 1 << 1, ASYNC_ENABLE = 1 << 5, ADVANCE_DOORBELL = 1 << 6, ONE_MICROFRAME = 1 << 16 };
+enum { RUN = 1 << 0, HCRESET = 1 << 1, PERIODIC_ENABLE = 1 << 4, ASYNC_ENABLE = 1 << 5, ADVANCE_DOORBELL = 1 << 6, ONE_MICROFRAME = 1 << 16 };
 enum { USBINT = 1 << 0, ERROR = 1 << 1, HOST_ERROR = 1 << 4, ASYNC_ADVANCE = 1 << 5, HALTED = 1 << 12 };
 enum { CONNECT = 1 << 0, CONNECT_CHANGE = 1 << 1, ENABLED = 1 << 2, RESET = 1 << 8, POWER = 1 << 12, OWNER = 1 << 13 };
 enum { LINE_STATUS = 3 << 10, K_STATE = 1 << 10 };
@@ -42,6 +43,7 @@ struct qh {
 };
 _Static_assert(offsetof(struct qh, overlay.pages) == 28, "EHCI 3.6");
 enum { TYPE_QH = 1 << 1, HEAD = 1 << 15, TOGGLE_FROM_QTD = 1 << 14, HIGH_SPEED = 2 << 12, ONE_TRANSACTION = 1 << 30 };
+enum { FIRST_MICROFRAME = 1 << 0 };
 
 /* A queue head with its descriptors, used in a ring. Between transfers the queue ends in a dummy: the
    first descriptor of the next transfer takes its place, and becomes active last. */
@@ -57,8 +59,13 @@ static struct ehci {
     volatile uint32_t *operational;
     uint32_t events; /* what the interrupt handler has seen in USBSTS */
     volatile struct qh head __attribute__((aligned(32)));
-    struct pipe control, in, out;
+    struct pipe control, in, out, interrupt;
+    unsigned ports, port; /* how many, and which one has the device that was started last */
 } the_controller;
+
+/* The periodic schedule (EHCI 3.1). */
+enum { FRAME_LIST = 1024, EVERY = 8 };
+static volatile uint32_t frame_list[FRAME_LIST] __attribute__((aligned(4096)));
 
 static struct ehci *ehci_of(struct host *host)
 {
@@ -161,9 +168,9 @@ static bool idle(void *context)
     return pipe->qh.overlay.token & QTD_HALTED || !(last->token & ACTIVE);
 }
 
-/* Starts the transfer of `count` descriptors and sleeps until it has ended; then bytes not moved, summed
-   over the descriptors, or an error. A short packet skips what is left (EHCI 4.10.2). */
-static int run(struct pipe *pipe, unsigned count, unsigned on_short)
+/* Starts the transfer of `count` descriptors. A short packet skips what is left, up to descriptor `on_short`
+   (EHCI 4.10.2). */
+static void begin(struct pipe *pipe, unsigned count, unsigned on_short)
 {
     volatile struct qtd *dummy = slot(pipe, count);
     dummy->token = 0;
@@ -173,16 +180,23 @@ static int run(struct pipe *pipe, unsigned count, unsigned on_short)
         slot(pipe, i)->alternate = physical(slot(pipe, i < on_short ? on_short : count));
     slot(pipe, count - 1)->token |= INTERRUPT_ON_COMPLETE;
     volatile struct qtd *first = slot(pipe, 0);
-    unsigned start = pipe->dummy;
     pipe->dummy = (pipe->dummy + count) % RING;
     barrier();
     first->token |= ACTIVE;
+}
+
+/* Carries the transfer out and sleeps until it has ended; then bytes not moved, summed over the descriptors,
+   or an error. */
+static int run(struct pipe *pipe, unsigned count, unsigned on_short)
+{
+    unsigned start = pipe->dummy;
+    begin(pipe, count, on_short);
     wait_until(idle, pipe);
 
     if (pipe->qh.overlay.token & QTD_HALTED) {
         uint32_t token = pipe->qh.overlay.token;
         /* A halted queue is the software's: it goes on behind the transfer that failed. */
-        pipe->qh.overlay.next = physical(dummy);
+        pipe->qh.overlay.next = physical(slot(pipe, 0));
         pipe->qh.overlay.alternate = TERMINATE;
         barrier();
         pipe->qh.overlay.token = token & DATA1;
@@ -244,9 +258,29 @@ static void open(struct host *host, uint8_t address, uint8_t in, uint8_t out, ui
     link_pipe(e, &e->out);
 }
 
+static void listen(struct host *host, uint8_t address, uint8_t in, void *data, uint16_t length)
+{
+    struct ehci *e = ehci_of(host);
+    prepare_pipe(&e->interrupt, address | in << 8 | length << 16);
+    e->interrupt.qh.capabilities |= FIRST_MICROFRAME;
+    e->interrupt.qh.next = TERMINATE;
+    fill(&e->interrupt, 0, PID_IN, data, length);
+    begin(&e->interrupt, 1, 1);
+    for (unsigned frame = 0; frame < FRAME_LIST; frame++)
+        frame_list[frame] = frame % EVERY ? TERMINATE : physical(&e->interrupt.qh) | TYPE_QH;
+    set(e, PERIODICLISTBASE, physical(frame_list));
+    set(e, USBCMD, get(e, USBCMD) | PERIODIC_ENABLE);
+}
+
+static bool heard(struct host *host)
+{
+    return idle(&ehci_of(host)->interrupt);
+}
+
 static void rest(struct host *host)
 {
-    set(ehci_of(host), USBCMD, RUN);
+    struct ehci *e = ehci_of(host);
+    set(e, USBCMD, get(e, USBCMD) & ~ASYNC_ENABLE);
 }
 
 static void frames(struct host *host, unsigned count)
@@ -275,6 +309,18 @@ static bool reset_port(struct ehci *e, unsigned port)
     return false;
 }
 
+static bool next(struct host *host)
+{
+    struct ehci *e = ehci_of(host);
+    while (++e->port < e->ports)
+        if ((get(e, PORTSC + 4 * e->port) & (CONNECT | OWNER)) == CONNECT && reset_port(e, e->port)) {
+            print("# ehci: port %d: a high-speed device\n", e->port + 1);
+            frames(host, 10); /* the device recovers from its reset (USB 2.0, 7.1.7.5) */
+            return true;
+        }
+    return false;
+}
+
 /* Takes the controller from the firmware (EHCI 5.1). */
 static void take_over(struct function *f, uint8_t at)
 {
@@ -288,7 +334,7 @@ static void take_over(struct function *f, uint8_t at)
 struct host *ehci_start(struct function *function)
 {
     struct ehci *e = &the_controller;
-    *e = (struct ehci){ .host = { "ehci", *function, interrupt, frames, address, open, control, bulk, rest } };
+    *e = (struct ehci){ .host = { "ehci", *function, interrupt, frames, address, open, control, bulk, listen, heard, next, rest } };
 
     volatile uint32_t *capability = (volatile uint32_t *)function->bar;
     uint32_t parameters = capability[HCSPARAMS / 4], features = capability[HCCPARAMS / 4];
@@ -317,7 +363,7 @@ struct host *ehci_start(struct function *function)
         ;
     set(e, CONFIGFLAG, 1);
 
-    unsigned ports = parameters & 0xf;
+    unsigned ports = e->ports = parameters & 0xf;
     if (parameters & POWER_CONTROL)
         for (unsigned port = 0; port < ports; port++)
             set(e, PORTSC + 4 * port, POWER);
@@ -328,11 +374,16 @@ struct host *ehci_start(struct function *function)
         if (!(get(e, PORTSC + 4 * port) & CONNECT))
             continue;
         bool high = reset_port(e, port);
-        if (high && found)
+        if (high && found) {
+            /* One device at a time waits at address 0: this one's port is disabled until it is its turn. */
+            set(e, PORTSC + 4 * port, POWER);
             continue;
+        }
         print("# ehci: port %d: %s\n", port + 1, high ? "a high-speed device" : "a device for the companion");
-        if (high)
+        if (high) {
             found = &e->host;
+            e->port = port;
+        }
     }
     if (found)
         frames(found, 10); /* the device recovers from its reset (USB 2.0, 7.1.7.5) */

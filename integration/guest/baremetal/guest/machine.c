@@ -135,6 +135,13 @@ enum {
 enum { APIC_ID = 0x20, APIC_EOI = 0xb0, APIC_SPURIOUS = 0xf0, APIC_LVT_LINT0 = 0x350 };
 enum { APIC_ENABLE = 0x100, EXTERNAL_INTERRUPT = 0x700 };
 
+/* Machines that have no PICs have their lines on the I/O APIC alone. */
+#define IO_APIC 0xfec00000u
+#define IO_APIC_SELECT (*(volatile uint32_t *)IO_APIC)
+#define IO_APIC_WINDOW (*(volatile uint32_t *)(IO_APIC + 0x10))
+enum { REDIRECTION = 0x10, LEVEL_TRIGGERED = 1 << 15, MASKED = 1 << 16 };
+static bool has_pics;
+
 struct gate {
     uint16_t low, selector, flags, high;
 };
@@ -161,6 +168,10 @@ void on_interrupt(uint32_t vector, uint32_t first, uint32_t second)
         unsigned irq = vector - FIRST_LINE;
         for (unsigned i = 0; i < SHARERS && lines[irq][i].handle; i++)
             lines[irq][i].handle(lines[irq][i].context);
+        if (!has_pics) {
+            APIC_REGISTER(APIC_EOI) = 0;
+            return;
+        }
         if (irq >= 8)
             out8(PIC2, PIC_EOI);
         out8(PIC1, PIC_EOI);
@@ -193,10 +204,20 @@ void interrupts_start(void)
     }
     out8(PIC1 + 1, 0xff & ~4);
     out8(PIC2 + 1, 0xff);
+    has_pics = in8(PIC1 + 1) == (0xff & ~4); /* ports without a device read all ones */
 
     /* The local APIC takes messages, and passes on what the PICs say. */
     APIC_REGISTER(APIC_SPURIOUS) = APIC_ENABLE | SPURIOUS;
     APIC_REGISTER(APIC_LVT_LINT0) = EXTERNAL_INTERRUPT;
+}
+
+/* What an interrupt on the line leads to (82093AA, 3.2.4). */
+static void redirect(unsigned irq, uint32_t how)
+{
+    IO_APIC_SELECT = REDIRECTION + 2 * irq + 1;
+    IO_APIC_WINDOW = APIC_REGISTER(APIC_ID);
+    IO_APIC_SELECT = REDIRECTION + 2 * irq;
+    IO_APIC_WINDOW = how;
 }
 
 static uint16_t mask_port(unsigned irq)
@@ -213,6 +234,10 @@ void on_line(unsigned irq, handler handle, void *context)
         fail("too many functions share line %d", irq);
     lines[irq][sharer].context = context;
     lines[irq][sharer].handle = handle;
+    if (!has_pics) {
+        redirect(irq, LEVEL_TRIGGERED | (FIRST_LINE + irq));
+        return;
+    }
     uint16_t level = EDGE_LEVEL + irq / 8;
     uint8_t bit = 1 << irq % 8;
     out8(level, in8(level) | bit);
@@ -221,7 +246,10 @@ void on_line(unsigned irq, handler handle, void *context)
 
 void line_off(unsigned irq)
 {
-    out8(mask_port(irq), in8(mask_port(irq)) | 1 << irq % 8);
+    if (has_pics)
+        out8(mask_port(irq), in8(mask_port(irq)) | 1 << irq % 8);
+    else
+        redirect(irq, MASKED);
 }
 
 void on_message(handler handle, void *context, uint32_t *address, uint16_t *data)

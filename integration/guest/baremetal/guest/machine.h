@@ -51,10 +51,10 @@ __attribute__((noreturn)) void pass(void);
 
 typedef void (*handler)(void *context);
 
-/* Interrupt tables, both PICs with everything masked, the local APIC. */
+/* Interrupt tables, both PICs with everything masked, the local APIC; the I/O APIC if there are no PICs. */
 void interrupts_start(void);
 
-/* Has `handle` called for the level-triggered line `irq` of the PICs, which functions may share. */
+/* Has `handle` called for the level-triggered line `irq`, which functions may share. */
 void on_line(unsigned irq, handler handle, void *context);
 
 /* Masks the line again. */

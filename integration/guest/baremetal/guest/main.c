@@ -1,5 +1,6 @@
 /* Finds each kind of controller and works with the disk behind it, by pin and by message. On the command
-   line, `nopin` and `nomsi` leave one of the two alone, and `stay` leaves the machine running at the end.
+   line, `nopin` and `nomsi` leave one of the two alone. `keyboard` starts a keyboard behind each controller,
+   too, and at the end sleeps until each has had a key struck; `linked` leaves all lists on meanwhile.
 
    Lines that begin with '#' tell of this machine; all others are the same on every one. */
 
@@ -71,7 +72,7 @@ static bool says(const char *line, const char *word)
 }
 
 static void exercise(const char *options, uint8_t interface, const char *name,
-                     struct host *(*start)(struct function *))
+                     struct host *(*start)(struct function *), struct keyboard *keyboard)
 {
     struct function function;
     if (!find_usb(interface, 0, &function)) {
@@ -110,13 +111,34 @@ static void exercise(const char *options, uint8_t interface, const char *name,
         interrupt_by_message(&function, host->interrupt, host);
         write_and_read(&disk, "by message", BY_MESSAGE);
     }
-    host->rest(host);
+    if (says(options, "keyboard") && host->next(host))
+        keyboard_start(keyboard, host);
+    if (!says(options, "linked"))
+        host->rest(host);
 }
 
-static bool never(void *context)
+/* What the machine is at, for whoever watches it: the port that a PC's firmware uses for that. */
+enum { POST_CODE = 0x80, ASLEEP = 0x1d };
+
+static struct keyboard keyboards[2];
+
+static bool all_struck(void *context)
 {
     (void)context;
-    return false;
+    for (unsigned i = 0; i < 2; i++)
+        if (keyboards[i].host && !keyboards[i].host->heard(keyboards[i].host))
+            return false;
+    return true;
+}
+
+static void sleep_until_keys_are_struck(void)
+{
+    print("asleep\n");
+    out8(POST_CODE, ASLEEP);
+    wait_until(all_struck, NULL);
+    for (unsigned i = 0; i < 2; i++)
+        if (keyboards[i].host)
+            print("%s: key %d\n", keyboards[i].host->name, keyboards[i].report[2]);
 }
 
 void main(const struct start_info *start_info)
@@ -127,11 +149,9 @@ void main(const struct start_info *start_info)
     print("vm-usb bare-metal guest\n");
     interrupts_start();
     /* EHCI first: it hands what is not for it to its companion (EHCI 4.2). */
-    exercise(options, EHCI, "ehci", ehci_start);
-    exercise(options, OHCI, "ohci", ohci_start);
-    if (says(options, "stay")) {
-        print("staying\n");
-        wait_until(never, NULL);
-    }
+    exercise(options, EHCI, "ehci", ehci_start, &keyboards[0]);
+    exercise(options, OHCI, "ohci", ohci_start, &keyboards[1]);
+    if (says(options, "keyboard"))
+        sleep_until_keys_are_struck();
     pass();
 }

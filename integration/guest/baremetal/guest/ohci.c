@@ -1,4 +1,4 @@
-/* A driver for one device behind an OHCI controller: the control and bulk lists. */
+/* A driver for an OHCI controller and two devices: the control and bulk lists, and one interrupt pipe. */
 
 #include "usb.h"
 
@@ -19,7 +19,7 @@ enum {
     HcRhStatus = 0x50,
     HcRhPortStatus = 0x54,
 };
-enum { CLE = 1 << 4, BLE = 1 << 5, OPERATIONAL = 2 << 6, IR = 1 << 8 };
+enum { PLE = 1 << 2, CLE = 1 << 4, BLE = 1 << 5, OPERATIONAL = 2 << 6, IR = 1 << 8 };
 enum { HCR = 1 << 0, CLF = 1 << 1, BLF = 1 << 2, OCR = 1 << 3 };
 enum { WDH = 1 << 1, SF = 1 << 2, UE = 1 << 4 };
 #define MIE (1u << 31)
@@ -66,8 +66,9 @@ static struct ohci {
     volatile uint32_t *registers;
     uint32_t events; /* what the interrupt handler has seen in HcInterruptStatus */
     bool low_speed;
+    unsigned ports, port; /* how many, and which one has the device that was started last */
     volatile struct hcca hcca;
-    struct pipe control, in, out;
+    struct pipe control, in, out, interrupt;
 } the_controller;
 
 static struct ohci *ohci_of(struct host *host)
@@ -178,8 +179,7 @@ static bool ended(void *context)
     return false;
 }
 
-/* Starts the transfer and sleeps until it has ended; then bytes not moved, or an error. */
-static int run(struct transfer *transfer, uint32_t list_filled)
+static void begin(struct transfer *transfer)
 {
     struct pipe *pipe = transfer->pipe;
     unsigned count = transfer->count;
@@ -188,6 +188,14 @@ static int run(struct transfer *transfer, uint32_t list_filled)
     pipe->dummy = (pipe->dummy + count) % RING;
     barrier();
     pipe->ed.tail = physical(slot(pipe, 0));
+}
+
+/* Carries the transfer out and sleeps until it has ended; then bytes not moved, or an error. */
+static int run(struct transfer *transfer, uint32_t list_filled)
+{
+    struct pipe *pipe = transfer->pipe;
+    unsigned count = transfer->count;
+    begin(transfer);
     set(transfer->ohci, HcCommandStatus, list_filled);
     wait_until(ended, transfer);
 
@@ -252,9 +260,30 @@ static void open(struct host *host, uint8_t address, uint8_t in, uint8_t out, ui
     prepare_pipe(&o->out, address | out << 7 | ED_OUT | max_packet << 16);
 }
 
+static struct transfer listening;
+
+static void listen(struct host *host, uint8_t address, uint8_t in, void *data, uint16_t length)
+{
+    struct ohci *o = ohci_of(host);
+    prepare_pipe(&o->interrupt, address | in << 7 | ED_IN | (o->low_speed ? LOW_SPEED : 0) | length << 16);
+    listening = (struct transfer){ o, &o->interrupt, 0 };
+    fill(listening.pipe, listening.count++, ROUNDING, data, length);
+    begin(&listening);
+    for (unsigned frame = 0; frame < 32; frame += 8)
+        o->hcca.interrupt_table[frame] = physical(&o->interrupt.ed);
+    set(o, HcControl, get(o, HcControl) | PLE);
+}
+
+static bool heard(struct host *host)
+{
+    (void)host;
+    return ended(&listening);
+}
+
 static void rest(struct host *host)
 {
-    set(ohci_of(host), HcControl, OPERATIONAL);
+    struct ohci *o = ohci_of(host);
+    set(o, HcControl, get(o, HcControl) & ~(CLE | BLE));
 }
 
 static void frames(struct host *host, unsigned count)
@@ -280,10 +309,23 @@ static void reset_port(struct ohci *o, unsigned port)
     o->low_speed = get(o, status) & LSDA;
 }
 
+static bool next(struct host *host)
+{
+    struct ohci *o = ohci_of(host);
+    while (++o->port < o->ports)
+        if (get(o, HcRhPortStatus + 4 * o->port) & CCS) {
+            reset_port(o, o->port);
+            print("# ohci: port %d: a %s-speed device\n", o->port + 1, o->low_speed ? "low" : "full");
+            frames(host, 10); /* the device recovers from its reset (USB 2.0, 7.1.7.5) */
+            return true;
+        }
+    return false;
+}
+
 struct host *ohci_start(struct function *function)
 {
     struct ohci *o = &the_controller;
-    *o = (struct ohci){ .host = { "ohci", *function, interrupt, frames, address, open, control, bulk, rest } };
+    *o = (struct ohci){ .host = { "ohci", *function, interrupt, frames, address, open, control, bulk, listen, heard, next, rest } };
     o->registers = (volatile uint32_t *)function->bar;
 
     /* Take it from the firmware, reset it, set it up (5.1.1.3 and 5.1.1.4). */
@@ -312,18 +354,11 @@ struct host *ohci_start(struct function *function)
 
     set(o, HcRhStatus, LPSC);
     uint32_t root_hub = get(o, HcRhDescriptorA);
-    unsigned ports = root_hub & 0xff;
+    unsigned ports = o->ports = root_hub & 0xff;
     for (unsigned port = 0; port < ports; port++)
         set(o, HcRhPortStatus + 4 * port, PPS);
     /* Power is good after POTPGT, in 2 ms; then 100 ms for the contacts to settle (USB 2.0, 7.1.7.3). */
     frames(&o->host, (root_hub >> 24) * 2 + 100);
-    for (unsigned port = 0; port < ports; port++) {
-        if (!(get(o, HcRhPortStatus + 4 * port) & CCS))
-            continue;
-        reset_port(o, port);
-        print("# ohci: port %d: a %s-speed device\n", port + 1, o->low_speed ? "low" : "full");
-        frames(&o->host, 10); /* the device recovers from its reset (USB 2.0, 7.1.7.5) */
-        return &o->host;
-    }
-    return NULL;
+    o->port = -1u;
+    return next(&o->host) ? &o->host : NULL;
 }

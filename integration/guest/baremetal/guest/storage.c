@@ -1,42 +1,19 @@
-/* USB enumeration of a disk, the bulk-only transport, and the five SCSI commands a disk needs. */
+/* The bulk-only transport, and the five SCSI commands a disk needs. */
 
 #include "usb.h"
 
-enum { GET_DESCRIPTOR = 6, SET_ADDRESS = 5, SET_CONFIGURATION = 9 };
-enum { DEVICE = 1, CONFIGURATION = 2, INTERFACE = 4, ENDPOINT = 5, NO_SUCH_DESCRIPTOR = 0x42 };
 enum { ADDRESS = 1 };
 
-static uint8_t buffer[512] __attribute__((aligned(64)));
-static struct setup setup;
+static uint8_t buffer[64] __attribute__((aligned(64)));
 
-static int request(struct host *host, uint8_t type, uint8_t request, uint16_t value, uint16_t length)
-{
-    setup = (struct setup){ type, request, value, 0, length };
-    return host->control(host, &setup, buffer);
-}
-
-static int descriptor(struct host *host, uint8_t type, uint8_t index, uint16_t length)
-{
-    return request(host, 0x80, GET_DESCRIPTOR, type << 8 | index, length);
-}
-
-static void expect(struct host *host, const char *what, int got, int wanted)
-{
-    if (got == STALLED)
-        fail("%s: %s: stalled", host->name, what);
-    if (got == BROKEN)
-        fail("%s: %s: error on the bus", host->name, what);
-    if (got != wanted)
-        fail("%s: %s: %d bytes instead of %d", host->name, what, got, wanted);
-}
-
-/* The configuration in `buffer`: the bulk endpoints of a SCSI disk on bulk-only transport. */
-static void find_endpoints(struct host *host, int length, uint8_t *in, uint8_t *out, uint16_t *max_packet)
+/* The bulk endpoints of a SCSI disk on bulk-only transport in a configuration. */
+static void find_endpoints(struct host *host, const uint8_t *all, int length, uint8_t *in, uint8_t *out, uint16_t *max_packet)
 {
     bool disk = false;
     *in = *out = 0;
-    for (int at = 0; at + 2 <= length && buffer[at] >= 2; at += buffer[at]) {
-        const uint8_t *d = &buffer[at];
+    *max_packet = 0;
+    for (int at = 0; at + 2 <= length && all[at] >= 2; at += all[at]) {
+        const uint8_t *d = &all[at];
         if (d[1] == INTERFACE)
             disk = d[5] == 8 && d[6] == 6 && d[7] == 0x50;
         if (d[1] != ENDPOINT || !disk || (d[3] & 3) != 2)
@@ -108,28 +85,11 @@ void disk_write(struct disk *disk, uint32_t block, const void *data, uint16_t co
 void disk_start(struct disk *disk, struct host *host)
 {
     disk->host = host;
-    /* Every device takes 8 bytes of its device descriptor at address 0; that tells the packet size. */
-    host->address(host, 0, 8 << (host->function.interface == 0x20 ? 3 : 0));
-    expect(host, "start of the device descriptor", descriptor(host, DEVICE, 0, 8), 8);
-    uint16_t max_packet = buffer[7];
-    expect(host, "SET_ADDRESS", request(host, 0, SET_ADDRESS, ADDRESS, 0), 0);
-    host->frames(host, 2);
-    host->address(host, ADDRESS, max_packet);
-    expect(host, "device descriptor", descriptor(host, DEVICE, 0, 18), 18);
-    print("# %s: USB %x.%x\n", host->name, buffer[3], buffer[2] >> 4);
-    print("%s: packets of %d bytes on the default pipe\n", host->name, max_packet);
-
-    int result = descriptor(host, NO_SUCH_DESCRIPTOR, 0, 255);
-    if (result != STALLED)
-        fail("%s: a descriptor that does not exist: result %d", host->name, result);
-    print("%s: a descriptor that does not exist: stall\n", host->name);
-
-    int length = descriptor(host, CONFIGURATION, 0, sizeof buffer);
-    if (length < 9)
-        fail("%s: configuration descriptor: result %d", host->name, length);
-    uint8_t in, out, value = buffer[5];
-    find_endpoints(host, length, &in, &out, &max_packet);
-    expect(host, "SET_CONFIGURATION", request(host, 0, SET_CONFIGURATION, value, 0), 0);
+    int length;
+    const uint8_t *configuration = device_start(host, ADDRESS, &length);
+    uint8_t in, out;
+    uint16_t max_packet;
+    find_endpoints(host, configuration, length, &in, &out, &max_packet);
     host->open(host, ADDRESS, in, out, max_packet);
     print("%s: a disk, packets of %d bytes on the bulk pipes\n", host->name, max_packet);
 
