@@ -15,14 +15,17 @@ use vm_usb::snapshot::{self, Snapshot};
 use vm_usb::topology::Port;
 use vmm_sys_util::timerfd::TimerFd;
 
-use crate::usb::Memory;
+use crate::usb::{Memory, PORTS};
+
+/// What the ports are called in a snapshot.
+const NAMES: [&str; PORTS] = ["port 1", "port 2", "port 3", "port 4"];
 
 /// Both functions and their ports, saved and restored at regular intervals.
 pub(crate) struct Checkpoint {
     timer: Mutex<TimerFd>,
     ohci: Arc<SharedFunction<Memory, Ohci, KvmInterrupt>>,
     ehci: Arc<SharedFunction<Memory, Ehci, KvmInterrupt>>,
-    ports: [Port; 2],
+    ports: [Port; PORTS],
 }
 
 impl Checkpoint {
@@ -30,7 +33,7 @@ impl Checkpoint {
         interval: Duration,
         ohci: Arc<SharedFunction<Memory, Ohci, KvmInterrupt>>,
         ehci: Arc<SharedFunction<Memory, Ehci, KvmInterrupt>>,
-        ports: [Port; 2],
+        ports: [Port; PORTS],
     ) -> anyhow::Result<Self> {
         let mut timer = TimerFd::new()?;
         timer.reset(interval, Some(interval))?;
@@ -40,22 +43,16 @@ impl Checkpoint {
     /// The vCPU waits in its next access meanwhile.
     fn take(&self) -> anyhow::Result<()> {
         let (mut ohci, mut ehci) = (self.ohci.pause(), self.ehci.pause());
-        let [mut first, mut second] = self.ports.clone();
         let now = ehci.now();
-        let parts: [(&str, &dyn Snapshot); 4] = [
-            ("ohci", ohci.function()),
-            ("ehci", ehci.function()),
-            ("port 1", &first),
-            ("port 2", &second),
-        ];
+        let mut ports = self.ports.clone();
+        let mut parts: Vec<(&str, &dyn Snapshot)> =
+            vec![("ohci", ohci.function()), ("ehci", ehci.function())];
+        parts.extend(NAMES.into_iter().zip(&ports).map(|(name, port)| (name, port as _)));
         let saved = snapshot::save(now, &parts)?;
-        let parts: &mut [(&str, &mut dyn Snapshot)] = &mut [
-            ("ohci", ohci.function_mut()),
-            ("ehci", ehci.function_mut()),
-            ("port 1", &mut first),
-            ("port 2", &mut second),
-        ];
-        snapshot::restore(&saved, now, parts)?;
+        let mut parts: Vec<(&str, &mut dyn Snapshot)> =
+            vec![("ohci", ohci.function_mut()), ("ehci", ehci.function_mut())];
+        parts.extend(NAMES.into_iter().zip(&mut ports).map(|(name, port)| (name, port as _)));
+        snapshot::restore(&saved, now, &mut parts)?;
         log::debug!("saved and restored {} bytes", saved.len());
         Ok(())
     }

@@ -14,6 +14,9 @@ use crate::vm;
 ///
 /// The guest's first serial port is standard output. A write of V to I/O port 0xf4 ends the machine
 /// with exit status 2 * V + 1, as QEMU's isa-debug-exit does.
+///
+/// Standard input takes commands, a line each: statistics, pause, resume, attach PORT FILE (a high-speed
+/// disk), detach PORT, press KEY. Ports are 1 to 4.
 #[derive(Debug, Parser)]
 #[command(version)]
 pub(crate) struct Arguments {
@@ -32,6 +35,19 @@ pub(crate) struct Arguments {
     /// Raw image of a full-speed disk, which the EHCI controller leaves to its companion.
     #[arg(long, value_name = "FILE")]
     pub(crate) ohci_disk: Option<PathBuf>,
+
+    /// Plugs in a high-speed keyboard, for the EHCI controller.
+    #[arg(long)]
+    pub(crate) ehci_keyboard: bool,
+
+    /// Plugs in a low-speed keyboard, for the companion.
+    #[arg(long)]
+    pub(crate) ohci_keyboard: bool,
+
+    /// Once the guest says that it sleeps (it writes 0x1d to I/O port 0x80): counts for N seconds what the
+    /// machine costs, prints that, and strikes a key.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) idle_seconds: Option<u64>,
 
     /// Saves the controllers and their devices every MS milliseconds and restores them from that.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]

@@ -3,7 +3,10 @@
 //! | file | |
 //! |---|---|
 //! | `usb.rs` | the embedding itself: ports, controllers, functions, interrupts, disks |
+//! | `monitor.rs` | commands while the guest runs: pause, attach and detach, statistics |
 //! | `checkpoint.rs` | the controllers saved and restored while the guest runs |
+//! | `idle.rs` | what a sleeping guest costs |
+//! | `statistics.rs` | what was counted, as text |
 //! | `pci.rs` | bus 0 and configuration mechanism #1 |
 //! | `vm.rs` | the virtual machine: KVM, memory, the event loop's thread and the vCPU's |
 //! | `vcpu.rs` | the vCPU: initial state, exits |
@@ -19,9 +22,15 @@ mod checkpoint;
 #[cfg(target_arch = "x86_64")]
 mod cli;
 #[cfg(target_arch = "x86_64")]
+mod idle;
+#[cfg(target_arch = "x86_64")]
+mod monitor;
+#[cfg(target_arch = "x86_64")]
 mod pci;
 #[cfg(target_arch = "x86_64")]
 mod ports;
+#[cfg(target_arch = "x86_64")]
+mod statistics;
 #[cfg(target_arch = "x86_64")]
 mod usb;
 #[cfg(target_arch = "x86_64")]

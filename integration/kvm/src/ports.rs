@@ -1,18 +1,23 @@
-//! I/O ports: the serial line, PCI configuration, the way out.
+//! I/O ports: the serial line, PCI configuration, POST codes, the way out.
 
 use std::io::{self, Stdout};
+use std::sync::Arc;
 
 use kvm_ioctls::VmFd;
 use vm_superio::serial::NoEvents;
 use vm_superio::{Serial, Trigger};
+use vm_usb::usb::Wake;
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
+use crate::idle;
 use crate::pci::{Bus, CONFIG_ADDRESS, CONFIG_DATA};
 
 const COM1: u16 = 0x3f8;
 const COM1_LAST: u16 = COM1 + 7;
 const COM1_LINE: u32 = 4;
 const PCI_LAST: u16 = CONFIG_DATA + 3;
+/// Where firmware tells how far it has come.
+const POST_CODE: u16 = 0x80;
 /// A write of V ends the machine with exit status 2 * V + 1, as QEMU's isa-debug-exit does.
 const EXIT: u16 = 0xf4;
 
@@ -31,13 +36,15 @@ impl Trigger for Line {
 pub(crate) struct Ports {
     pub(crate) bus: Bus,
     serial: Serial<Line, NoEvents, Stdout>,
+    /// Whom to tell that the guest is about to sleep.
+    asleep: Option<Arc<dyn Wake>>,
 }
 
 impl Ports {
-    pub(crate) fn new(vm: &VmFd, bus: Bus) -> anyhow::Result<Self> {
+    pub(crate) fn new(vm: &VmFd, bus: Bus, asleep: Option<Arc<dyn Wake>>) -> anyhow::Result<Self> {
         let line = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?;
         vm.register_irqfd(&line, COM1_LINE)?;
-        Ok(Self { bus, serial: Serial::new(Line(line), io::stdout()) })
+        Ok(Self { bus, serial: Serial::new(Line(line), io::stdout()), asleep })
     }
 
     /// Guest read. A port without a device reads all ones.
@@ -58,6 +65,11 @@ impl Ports {
                 let _ = self.serial.write((port - COM1) as u8, *byte);
             }
             (CONFIG_ADDRESS..=PCI_LAST, data) => self.bus.port_write(port, data),
+            (POST_CODE, [idle::ASLEEP]) => {
+                if let Some(asleep) = &self.asleep {
+                    asleep.wake();
+                }
+            }
             (EXIT, [value, ..]) => return Some(value << 1 | 1),
             _ => {}
         }

@@ -1,26 +1,30 @@
 //! The embedding: an EHCI controller and its OHCI companion in one slot.
 
+use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use event_manager::EventSubscriber;
 use kvm_ioctls::VmFd;
 use vm_memory::GuestMemoryMmap;
-use vm_usb::adapters::{KvmInterrupt, MonotonicClock, SharedFunction};
+use vm_usb::adapters::{KvmInterrupt, MonotonicClock, Paused, SharedFunction};
 use vm_usb::controller::HostController;
 use vm_usb::devices::full_speed::FullSpeed;
+use vm_usb::devices::hid::{Key, Keyboard, KeyboardHandle};
 use vm_usb::devices::storage::{Serial, Storage};
 use vm_usb::ehci::Ehci;
 use vm_usb::ohci::Ohci;
-use vm_usb::pci::{Identity, InterruptPin, PciFunction, Placement};
+use vm_usb::pci::{FunctionStatistics, Identity, InterruptPin, PciFunction, Placement};
 use vm_usb::topology::{Host, Port};
-use vm_usb::usb::UsbDevice;
+use vm_usb::usb::{Speed, UsbDevice};
 use vm_usb_image::{Access, RawImage};
 
 use crate::checkpoint::Checkpoint;
 use crate::pci::{Bus, PciDevice};
+use crate::statistics::Statistics;
 
 /// Guest memory as everybody here shares it.
 pub(crate) type Memory = Arc<GuestMemoryMmap>;
@@ -37,13 +41,39 @@ const INTERRUPT_LINE: u64 = 0x3c;
 /// The sockets of both controllers. EHCI's driver decides which of the two serves a device: one that is
 /// not a high-speed one goes to the companion.
 pub(crate) struct Usb {
-    ports: [Port; 2],
+    ports: [Port; PORTS],
     ohci: Arc<Function<Ohci>>,
     ehci: Arc<Function<Ehci>>,
+    keyboards: Mutex<Vec<KeyboardHandle>>,
+}
+
+/// Sockets of the machine.
+pub(crate) const PORTS: usize = 4;
+
+/// One of the sockets; written as guests number them, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Socket(usize);
+
+impl FromStr for Socket {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let index = text.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+        let index = index.filter(|index| *index < PORTS);
+        index.map(Self).ok_or_else(|| anyhow!("there is no port \"{text}\": use 1 to {PORTS}"))
+    }
+}
+
+impl fmt::Display for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0 + 1)
+    }
 }
 
 /// A controller as vCPU and event loop share it.
 type Function<C> = SharedFunction<Memory, C, KvmInterrupt>;
+/// A controller that stands still.
+type Still<'a, C> = Paused<'a, Memory, C, KvmInterrupt>;
 
 impl Usb {
     /// Puts the controllers on `bus` and hands what the event loop must serve to `subscribe`.
@@ -53,7 +83,7 @@ impl Usb {
         bus: &mut Bus,
         mut subscribe: impl FnMut(Arc<dyn EventSubscriber>),
     ) -> anyhow::Result<Self> {
-        let ports = [Port::shared(), Port::shared()];
+        let ports: [Port; PORTS] = std::array::from_fn(|_| Port::shared());
         let links = |host| ports.iter().map(|port| port.link(host)).collect();
         let (ohci, ehci) = (Ohci::new(links(Host::Classic)), Ehci::new(links(Host::High)));
 
@@ -62,7 +92,7 @@ impl Usb {
         // Companions have the lower function numbers (EHCI 4.2).
         let ohci = plug.add(0, Identity::ohci(), InterruptPin::A, LINE_A, ohci)?;
         let ehci = plug.add(1, Identity::ehci(), InterruptPin::B, LINE_B, ehci)?;
-        Ok(Self { ports, ohci, ehci })
+        Ok(Self { ports, ohci, ehci, keyboards: Mutex::default() })
     }
 
     /// Saves and restores everything each time `interval` has passed, once the event loop has it.
@@ -72,12 +102,79 @@ impl Usb {
 
     /// Plugs a high-speed disk into port 1.
     pub(crate) fn attach_ehci_disk(&self, image: &Path) -> anyhow::Result<()> {
-        attach(&self.ports[0], disk(image, "ehci-disk")?)
+        self.attach_disk(Socket(0), image)
     }
 
     /// Plugs a full-speed disk into port 2.
     pub(crate) fn attach_ohci_disk(&self, image: &Path) -> anyhow::Result<()> {
-        attach(&self.ports[1], Box::new(FullSpeed::new(disk(image, "ohci-disk")?)))
+        self.attach(Socket(1), Box::new(FullSpeed::new(disk(image, "ohci-disk")?)))
+    }
+
+    /// Plugs a high-speed keyboard into port 3.
+    pub(crate) fn attach_ehci_keyboard(&self) -> anyhow::Result<()> {
+        self.attach_keyboard(Socket(2), Speed::High)
+    }
+
+    /// Plugs a low-speed keyboard into port 4.
+    pub(crate) fn attach_ohci_keyboard(&self) -> anyhow::Result<()> {
+        self.attach_keyboard(Socket(3), Speed::Low)
+    }
+
+    fn attach_keyboard(&self, socket: Socket, speed: Speed) -> anyhow::Result<()> {
+        let keyboard = Keyboard::new(speed);
+        let handle = keyboard.handle();
+        self.attach(socket, Box::new(keyboard))?;
+        self.keyboards().push(handle);
+        Ok(())
+    }
+
+    /// Plugs in a high-speed disk, now or while the guest runs.
+    pub(crate) fn attach_disk(&self, socket: Socket, image: &Path) -> anyhow::Result<()> {
+        self.attach(socket, disk(image, "ehci-disk")?)
+    }
+
+    fn attach(&self, socket: Socket, device: Box<dyn UsbDevice>) -> anyhow::Result<()> {
+        self.ports[socket.0].attach(device).map_err(|refused| refused.reason)?;
+        Ok(())
+    }
+
+    /// Pulls out what is in a socket. A disk writes out what is left of its data.
+    pub(crate) fn detach(&self, socket: Socket) -> anyhow::Result<()> {
+        let device = self.ports[socket.0].detach();
+        device.map(drop).ok_or_else(|| anyhow!("port {socket} is empty"))
+    }
+
+    /// A key of each keyboard goes down and comes up.
+    pub(crate) fn press(&self, key: Key) -> anyhow::Result<()> {
+        for keyboard in &*self.keyboards() {
+            keyboard.press(key)?;
+            keyboard.release(key);
+        }
+        Ok(())
+    }
+
+    fn keyboards(&self) -> std::sync::MutexGuard<'_, Vec<KeyboardHandle>> {
+        self.keyboards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Both controllers stand still until what comes back is dropped.
+    pub(crate) fn pause(&self) -> (Still<'_, Ohci>, Still<'_, Ehci>) {
+        (self.ohci.pause(), self.ehci.pause())
+    }
+
+    /// What was counted of each controller.
+    pub(crate) fn function_statistics(&self) -> [(&'static str, FunctionStatistics); 2] {
+        [
+            ("OHCI", self.ohci.with(|function, _, _| function.statistics())),
+            ("EHCI", self.ehci.with(|function, _, _| function.statistics())),
+        ]
+    }
+
+    /// What was counted of each controller and each device.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let devices = self.ports.iter().enumerate();
+        let devices = devices.filter_map(|(at, port)| Some((Socket(at), port.statistics()?)));
+        Statistics { functions: self.function_statistics(), devices: devices.collect() }
     }
 }
 
@@ -93,11 +190,6 @@ impl Drop for Usb {
 fn disk(image: &Path, name: &str) -> anyhow::Result<Box<dyn UsbDevice>> {
     let image = RawImage::open(image, Access::ReadWrite)?;
     Ok(Box::new(Storage::new(image, Serial::from_name(name))))
-}
-
-fn attach(port: &Port, device: Box<dyn UsbDevice>) -> anyhow::Result<()> {
-    port.attach(device).map_err(|refused| refused.reason)?;
-    Ok(())
 }
 
 /// What it takes to put a controller into the machine.

@@ -1,11 +1,11 @@
 //! The virtual machine: one thread for the vCPU, one for everything else.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use event_manager::{EventManager, EventOps, EventSet, EventSubscriber, Events, SubscriberOps};
 use kvm_bindings::{
     KVM_IRQCHIP_PIC_SLAVE, kvm_irqchip, kvm_pit_config, kvm_userspace_memory_region,
@@ -16,10 +16,11 @@ use vm_usb::adapters::WakeFd;
 use vm_usb::usb::Wake;
 
 use crate::cli::Arguments;
+use crate::idle::{self, Idle};
 use crate::pci::Bus;
 use crate::ports::Ports;
 use crate::usb::{self, Usb};
-use crate::{boot, vcpu};
+use crate::{boot, monitor, vcpu};
 
 /// Three pages that VMX needs for real mode, out of the way of RAM and BARs.
 const TSS_ADDRESS: usize = 0xfffb_d000;
@@ -43,18 +44,35 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let usb = Usb::new(&vm, &memory, &mut bus, |subscriber| {
         events.add_subscriber(subscriber);
     })?;
+    let usb = Arc::new(usb);
     for (disk, attach) in [
         (&arguments.ehci_disk, Usb::attach_ehci_disk as fn(&Usb, &_) -> _),
         (&arguments.ohci_disk, Usb::attach_ohci_disk),
     ] {
         disk.as_ref().map_or(Ok(()), |image| attach(&usb, image))?;
     }
+    if arguments.ehci_keyboard {
+        usb.attach_ehci_keyboard()?;
+    }
+    if arguments.ohci_keyboard {
+        usb.attach_ohci_keyboard()?;
+    }
 
     if let Some(millis) = arguments.checkpoint {
         events.add_subscriber(Arc::new(usb.checkpoint(Duration::from_millis(millis))?));
     }
 
-    let ports = Ports::new(&vm, bus)?;
+    let turns = Arc::new(AtomicU64::new(0));
+    let idle = arguments.idle_seconds.map(|seconds| {
+        let idle = Idle::new(Duration::from_secs(seconds), turns.clone(), usb.clone())?;
+        let idle = Arc::new(idle);
+        events.add_subscriber(idle.clone());
+        anyhow::Ok(idle)
+    });
+    let idle = idle.transpose()?;
+    monitor::start(&usb)?;
+
+    let ports = Ports::new(&vm, bus, idle.as_deref().map(Idle::asleep))?;
     let vcpu = vcpu::create(&kvm, &vm, &memory, entry)?;
     let end = Arc::new(End { wake: WakeFd::new()?, reached: AtomicBool::new(false) });
     events.add_subscriber(end.clone());
@@ -66,8 +84,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     })?;
     while !end.reached.load(Ordering::Acquire) {
         events.run().map_err(|error| anyhow!("the event loop has failed: {error:?}"))?;
+        turns.fetch_add(1, Ordering::Relaxed);
     }
-    thread.join().map_err(|_| anyhow!("the vCPU's thread has failed"))?
+    let status = thread.join().map_err(|_| anyhow!("the vCPU's thread has failed"))??;
+    ensure!(
+        idle.is_none_or(|idle| idle.has_measured()),
+        "the guest has ended before it slept for that long: one that writes {:#x} to I/O port 0x80 and then \
+         waits for a key can be measured",
+        idle::ASLEEP
+    );
+    Ok(status)
 }
 
 /// A VM with RAM and the interrupt controllers and timer of a PC.

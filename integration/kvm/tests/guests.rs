@@ -1,7 +1,8 @@
 //! Guests in the VMM: where KVM can be used, that is.
 #![cfg(target_arch = "x86_64")]
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -28,16 +29,33 @@ fn vmm() -> Command {
 }
 
 /// Standard output, standard error and exit status; a VMM that does not end is stopped.
-fn run(mut command: Command) -> (String, String, Option<i32>) {
+fn run(command: Command) -> (String, String, Option<i32>) {
+    run_and(command, "", || {})
+}
+
+/// The same; `act` is called once the guest has said a line that begins with `cue`.
+fn run_and(
+    mut command: Command,
+    cue: &'static str,
+    act: impl FnOnce() + Send + 'static,
+) -> (String, String, Option<i32>) {
     let mut child = command.spawn().expect("the VMM starts");
-    let mut out = child.stdout.take().expect("is piped");
+    let mut out = BufReader::new(child.stdout.take().expect("is piped"));
     let mut err = child.stderr.take().expect("is piped");
     let (sender, receiver) = channel();
     let reader = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        let _ = out.read_to_end(&mut text);
+        let (mut text, mut act) = (String::new(), Some(act));
+        let mut from = 0;
+        while out.read_line(&mut text).is_ok_and(|count| count != 0) {
+            if text[from..].starts_with(cue)
+                && let Some(act) = act.take()
+            {
+                act();
+            }
+            from = text.len();
+        }
         let _ = sender.send(());
-        String::from_utf8_lossy(&text).into_owned()
+        text
     });
     let in_time = receiver.recv_timeout(PATIENCE).is_ok();
     if !in_time {
@@ -89,6 +107,101 @@ fn works_with_both_disks(more: &[&str]) {
         let contents = std::fs::read(image(label)).unwrap();
         assert!(contents == guest::disk_afterwards(label, interface), "the {label} disk differs");
     }
+}
+
+/// A guest that starts a disk and a keyboard behind each controller and then sleeps until keys are struck.
+fn sleeper(folder: &Path) -> Command {
+    let mut command = vmm();
+    command.args(["--memory", "16", "--kernel", guest::ELF.expect("is built on x86-64")]);
+    for (option, label) in [("--ehci-disk", "ehci"), ("--ohci-disk", "ohci")] {
+        let image = folder.join(label);
+        std::fs::write(&image, guest::disk(label)).unwrap();
+        command.arg(option).arg(image);
+    }
+    command.args(["--ehci-keyboard", "--ohci-keyboard", "--cmdline", "keyboard"]);
+    command
+}
+
+/// What the guest says after the disks and keyboards are started, once an A was struck.
+const WOKEN: &str = "asleep\nehci: key 4\nohci: key 4\npassed\n";
+
+#[test]
+fn a_sleeping_guest_with_disks_and_keyboards_hardly_wakes_the_event_loop() {
+    if let Err(error) = kvm_ioctls::Kvm::new() {
+        let test = "a_sleeping_guest_with_disks_and_keyboards_hardly_wakes_the_event_loop";
+        return skipped(test, &error);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = sleeper(folder.path());
+    command.args(["--idle-seconds", "3"]);
+    let (out, errors, code) = run(command);
+    assert!(guest::common(&out).ends_with(WOKEN), "{out}{errors}");
+    assert_eq!(code, status(guest::PASSED));
+
+    // A host that is slow only makes them fewer. A frame timer would make a thousand.
+    let wakeups = errors.lines().find_map(|line| line.strip_prefix("event loop: "));
+    let wakeups: f64 =
+        wakeups.and_then(|line| line.split(' ').next()?.parse().ok()).expect("is told");
+    assert!((1.0..100.0).contains(&wakeups), "{errors}");
+    let keyboards = errors.matches("\"Keyboard\"").count();
+    assert_eq!(keyboards, 2, "{errors}");
+    assert_eq!(errors.matches("endpoint 81: 0 transfers, 0 bytes, 1 NAKs").count(), 2, "{errors}");
+}
+
+#[test]
+fn commands_reach_the_controllers_of_a_guest_that_runs() {
+    if let Err(error) = kvm_ioctls::Kvm::new() {
+        return skipped("commands_reach_the_controllers_of_a_guest_that_runs", &error);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other");
+    std::fs::write(&other, guest::disk("other")).unwrap();
+    let mut command = sleeper(folder.path());
+    let (stdin, mut commands) = std::io::pipe().unwrap();
+    command.stdin(stdin);
+    let lines = [
+        "pause",
+        "detach 1",
+        "resume",
+        "detach 1",
+        "detach 1",
+        &format!("attach 1 {}", other.display()),
+        "statistics",
+        "eject",
+        "press a",
+    ];
+    // They wait in the pipe: a machine that is paused before the guest begins, and goes on.
+    commands.write_all((lines[..3].join("\n") + "\n").as_bytes()).unwrap();
+    let late = lines[3..].join("\n") + "\n";
+    let (out, errors, code) = run_and(command, "asleep", move || {
+        commands.write_all(late.as_bytes()).unwrap();
+    });
+    assert!(guest::common(&out).ends_with(WOKEN), "{out}{errors}");
+    assert_eq!(code, status(guest::PASSED));
+    let mut said = errors.lines();
+    assert_eq!(said.next(), Some("paused"));
+    assert!(said.next().is_some_and(|line| line.contains("\"resume\" it first")), "{errors}");
+    assert!(said.next().is_some_and(|line| line.contains("port 1 is empty")), "{errors}");
+    assert!(errors.contains("EHCI: "), "{errors}");
+    assert!(errors.contains("port 1: \"Disk\", full speed, address 0"), "no reset yet: {errors}");
+    assert!(errors.contains("no command \"eject\""), "{errors}");
+    // The guest wrote the one that was pulled out.
+    let contents = std::fs::read(folder.path().join("ehci")).unwrap();
+    assert!(contents == guest::disk_afterwards("ehci", 0x20));
+}
+
+#[test]
+fn a_guest_that_never_sleeps_cannot_be_measured() {
+    if let Err(error) = kvm_ioctls::Kvm::new() {
+        return skipped("a_guest_that_never_sleeps_cannot_be_measured", &error);
+    }
+    let mut command = vmm();
+    command.args(["--memory", "16", "--kernel", guest::ELF.expect("is built on x86-64")]);
+    command.args(["--idle-seconds", "3"]);
+    let (out, errors, code) = run(command);
+    assert!(out.ends_with("passed\n") || out.ends_with("passed\r\n"), "{out}");
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("before it slept"), "{errors}");
 }
 
 #[test]
