@@ -2,6 +2,7 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 
+use crate::buses::{FULL_SPEED, Wiring};
 use crate::play::{Program, Step};
 use crate::witness::Reply;
 
@@ -33,10 +34,14 @@ fn size(u: &mut Unstructured<'_>) -> Result<usize> {
     })
 }
 
+fn packets(u: &mut Unstructured<'_>) -> Result<Vec<u16>> {
+    (0..u.int_in_range(1..=8)?).map(|_| u.int_in_range(1..=1023)).collect()
+}
+
 fn step(u: &mut Unstructured<'_>) -> Result<Step> {
     let number = u.int_in_range(1..=3)?;
     let bulk = number.min(2);
-    Ok(match u.int_in_range(0..=23)? {
+    Ok(match u.int_in_range(0..=25)? {
         0 | 1 => Step::Put(u.int_in_range(0..=200)?),
         2 | 3 => Step::Get(u.int_in_range(0..=300)?, u.int_in_range(0..=300)?),
         4 => Step::Refused(u.int_in_range(0..=100)?),
@@ -51,28 +56,34 @@ fn step(u: &mut Unstructured<'_>) -> Result<Step> {
         20 => Step::Configure,
         21 => Step::Pause(u.int_in_range(0..=100)?),
         22 => Step::Pull,
+        23 => Step::Stream(packets(u)?),
+        24 => Step::Hear(packets(u)?),
         _ => Step::Plug,
     })
 }
 
-/// A program made of bytes.
+/// A program made of bytes, and one of the buses to compare with the first: each takes a while.
 #[derive(Debug)]
-pub struct Play(Program);
+pub struct Play {
+    program: Program,
+    other: Wiring,
+}
 
 impl<'a> Arbitrary<'a> for Play {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
-        let high = u.arbitrary()?;
+        let high = u.ratio(1, 3)?;
+        let other = if high { Wiring::High } else { *u.choose(&FULL_SPEED[1..])? };
         let mut steps = Vec::new();
         while steps.len() < STEPS && !u.is_empty() {
             steps.push(step(u)?);
         }
-        Ok(Self(Program { high, steps }))
+        Ok(Self { program: Program { high, steps }, other })
     }
 }
 
 impl Play {
-    /// Carries it out everywhere.
+    /// Carries it out on both.
     pub fn check(&self) {
-        self.0.check();
+        self.program.check_on(&[self.other]);
     }
 }

@@ -8,7 +8,7 @@ use vm_usb::usb::{Speed, UsbDevice};
 
 use crate::driver::ehci::EhciDriver;
 use crate::driver::enumerate::{EnumerateError, Enumerated, enumerate};
-use crate::driver::host::HostDriver;
+use crate::driver::host::{HostDriver, Pipe, TransferError};
 use crate::driver::hub::{HubDriver, feature};
 use crate::driver::machine::Machine;
 use crate::driver::ohci::{Idle, OhciDriver};
@@ -55,6 +55,18 @@ impl Driver {
         match self {
             Self::Ohci(driver) => &mut **driver,
             Self::Ehci(driver) => &mut **driver,
+        }
+    }
+
+    /// Isochronous packets, one a frame.
+    pub fn isochronous(
+        &mut self,
+        pipe: &Pipe,
+        packets: &mut [Vec<u8>],
+    ) -> Result<(), TransferError> {
+        match self {
+            Self::Ohci(driver) => driver.isochronous(pipe, packets),
+            Self::Ehci(driver) => driver.isochronous(pipe, packets),
         }
     }
 

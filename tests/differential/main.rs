@@ -32,6 +32,10 @@ fn size() -> impl Strategy<Value = usize> {
     prop_oneof![0usize..200, 0usize..5_000, Just(64), Just(512), Just(4096), Just(20_480)]
 }
 
+fn packets() -> impl Strategy<Value = Vec<u16>> {
+    prop::collection::vec(1u16..=1023, 1..9)
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let bulk = 1u8..=2;
     prop_oneof![
@@ -44,6 +48,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0usize..=64, replies()).prop_map(|(len, r)| Step::Tell(len, r)),
         3 => (0usize..=64, replies()).prop_map(|(say, r)| Step::Poll(say, r)),
         1 => Just(Step::PollInVain),
+        2 => packets().prop_map(Step::Stream),
+        2 => packets().prop_map(Step::Hear),
         4 => (1u8..=3, any::<bool>()).prop_map(|(n, input)| Step::ClearHalt(n, input)),
         1 => (1u8..=3, any::<bool>()).prop_map(|(n, input)| Step::SetHalt(n, input)),
         2 => (1u8..=3, any::<bool>()).prop_map(|(n, input)| Step::Status(n, input)),
@@ -89,6 +95,8 @@ fn one_of_each_gives_the_same_account() {
             Step::Tell(64, vec![Nak]),
             Step::Poll(8, vec![Park]),
             Step::PollInVain,
+            Step::Stream(vec![1, 188, 189, 1023]),
+            Step::Hear(vec![1023, 189, 188, 1]),
             Step::SetHalt(3, true),
             Step::Poll(8, vec![]),
             Step::Configure,

@@ -607,6 +607,63 @@ impl EhciDriver {
         }
     }
 
+    /// Isochronous packets of a full-speed device, one in each of the next frames: sends those of an OUT
+    /// endpoint, and has those of an IN endpoint replaced by what came in their frame, cut to their
+    /// length (EHCI 3.4, 4.12.3).
+    pub fn isochronous(
+        &mut self,
+        pipe: &Pipe,
+        packets: &mut [Vec<u8>],
+    ) -> Result<(), TransferError> {
+        const SITD: u32 = 2 << 1;
+        const ERRORS: u32 = 0x7c;
+        self.enable(cmd::PERIODIC, sts::PERIODIC);
+        let input = pipe.endpoint.is_in();
+        let (hub, port) = self.translators.get(&pipe.device.address).copied().unwrap_or((0, 0));
+        let endpoint = u32::from(input) << 31
+            | u32::from(port) << 24
+            | u32::from(hub) << 16
+            | u32::from(pipe.endpoint.number()) << 8
+            | u32::from(pipe.device.address);
+        // Far enough ahead that the first is not late.
+        let start = (self.machine.read32(reg::FRINDEX) >> 3) + 3;
+        let mut placed = Vec::new();
+        for (n, packet) in packets.iter().enumerate() {
+            let m = &mut self.machine;
+            let (buffer, sitd) = (m.alloc_bytes(packet, 0x1000), m.alloc(0x40, 32));
+            let entry = self.frame_list + 4 * ((start + n as u32) % FRAMES);
+            let before = m.load(entry);
+            let starts = (packet.len() as u32).div_ceil(188);
+            let (masks, position) = match (input, starts) {
+                (true, _) => (0xfc01, 0),
+                (false, 1) => (1, 1),
+                (false, _) => ((1 << starts) - 1, 1 << 3 | starts),
+            };
+            let state = (packet.len() as u32) << 16 | 1 << 7;
+            m.store_all(sitd, &[before, endpoint, masks, state, buffer, position, TERMINATE]);
+            m.store(entry, sitd | SITD);
+            placed.push((buffer, sitd, entry, before));
+        }
+        self.machine.advance_millis(packets.len() as u64 + 5);
+        self.service();
+        for ((buffer, sitd, entry, before), packet) in placed.into_iter().zip(packets) {
+            let m = &mut self.machine;
+            m.store(entry, before);
+            let state = m.load(sitd + 0x0c);
+            if state & 1 << 7 != 0 {
+                return Err(TransferError::TimedOut);
+            }
+            if state & ERRORS != 0 {
+                return Err(TransferError::NoAnswer);
+            }
+            if input {
+                let received = packet.len() - (state >> 16 & 0x3ff) as usize;
+                *packet = m.bytes(buffer, received);
+            }
+        }
+        Ok(())
+    }
+
     fn queue_for(&mut self, pipe: &Pipe) -> Queue {
         let key = (pipe.device.address, pipe.endpoint.byte());
         if let Some(queue) = self.queues.get(&key) {

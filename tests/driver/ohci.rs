@@ -443,6 +443,53 @@ impl OhciDriver {
         self.machine.write32(reg::INTERRUPT_DISABLE, int::SF);
     }
 
+    /// Isochronous packets, one in each of the next frames: sends those of an OUT endpoint, and has those
+    /// of an IN endpoint replaced by what came in their frame, cut to their length.
+    pub fn isochronous(
+        &mut self,
+        pipe: &Pipe,
+        packets: &mut [Vec<u8>],
+    ) -> Result<(), TransferError> {
+        let m = &mut self.machine;
+        let buffers: Vec<u32> = packets.iter().map(|p| m.alloc_bytes(p, 0x1000)).collect();
+        let tds: Vec<u32> = packets.iter().map(|_| m.alloc(32, 32)).collect();
+        let (dummy, ed) = (m.alloc(32, 32), m.alloc(16, 16));
+        // Far enough ahead that the first is not late.
+        let start = m.read32(reg::FM_NUMBER).wrapping_add(3);
+        for (n, packet) in packets.iter().enumerate() {
+            let next = tds.get(n + 1).copied().unwrap_or(dummy);
+            let frame = start.wrapping_add(n as u32) & 0xffff;
+            let end = buffers[n] + packet.len() as u32 - 1;
+            m.store_all(tds[n], &[td::NOT_ACCESSED | frame, buffers[n], next, end, 0xe000]);
+            self.queued.insert(tds[n], (0, 0));
+        }
+        let direction = if pipe.endpoint.is_in() { ed::IN } else { ed::OUT };
+        let word = ed::control(pipe.device.address, pipe.endpoint.number(), pipe.max_packet);
+        m.store_all(ed, &[word | direction | ed::ISOCHRONOUS, dummy, tds[0], 0]);
+        self.periodic.push((ed, 1));
+        self.rebuild_table();
+        self.enable(control::PLE | control::IE);
+        let until = self.machine.now.after_millis(packets.len() as u64 + 20);
+        let done = self.wait(until, |driver| tds.iter().all(|td| driver.retired.contains_key(td)));
+        self.periodic.retain(|(one, _)| *one != ed);
+        self.rebuild_table();
+        self.wait_for_frame();
+        for (n, packet) in packets.iter_mut().enumerate() {
+            self.queued.remove(&tds[n]);
+            self.retired.remove(&tds[n]);
+            let status = self.machine.load(tds[n] + 16);
+            match (done, status >> 12 & 0xf) {
+                (false, _) => return Err(TransferError::TimedOut),
+                (_, 0 | 9) if pipe.endpoint.is_in() => {
+                    *packet = self.machine.bytes(buffers[n], (status & 0x7ff) as usize);
+                }
+                (_, 0) => {}
+                _ => return Err(TransferError::NoAnswer),
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the endpoint off its list, and leaves its queue empty.
     fn unlink(&mut self, key: (u8, u8)) {
         let endpoint = self.endpoints[&key];
