@@ -24,6 +24,7 @@ use vm_usb::usb::{Endpoint, EndpointAddress, Pid, Speed, Speeds, TransferType};
 use crate::driver::ehci::{
     EhciDriver, MOST_ACCESSES, QUEUE_HEAD, TERMINATE, Td, cmd, fresh_device, reg, sts,
 };
+use crate::driver::host::HostDriver;
 use crate::driver::machine::{Machine, Work};
 use crate::driver::scripted::Scripted;
 use rig::{OUT1, Rig, controller, is_done};
@@ -86,16 +87,9 @@ fn streaming() -> Rig {
     }
     ports[0].attach(Box::new(scripted)).map_err(|refused| refused.reason).unwrap();
     let mut rig = Rig { driver, device: fresh_device(), controls, ports };
-    rig.driver.sleep(1);
+    rig.driver.sleep_millis(1);
     rig.enumerate();
     rig
-}
-
-impl EhciDriver {
-    fn sleep(&mut self, millis: u64) {
-        self.machine.advance_millis(millis);
-        self.service();
-    }
 }
 
 /// A rig whose asynchronous ring is made of the queue heads given by their links, each on a page of its

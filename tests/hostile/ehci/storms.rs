@@ -4,7 +4,7 @@ use vm_usb::devices::debug::{DebugConsole, DebugDevice};
 use vm_usb::topology::Port;
 use vm_usb::usb::{Pid, Wake};
 
-use super::rig::{OUT1, Rig, bare, is_done};
+use super::rig::{OUT1, Rig, is_done};
 use super::*;
 use crate::driver::early_console::ctrl;
 use crate::driver::ehci::{HEAD, port};
@@ -79,7 +79,6 @@ fn ehci_hg_27_storms_at_a_port_while_devices_come_and_go() {
     });
     // A walk of the ring, or a look at an empty frame list.
     assert!(storm.most <= 2 * 1024, "{storm:?}");
-    assert!(rig.read(register) & port::CHANGES != 0 || rig.read(register) & port::POWER == 0);
     rig.write(register, port::POWER);
     rig.driver.machine.advance_millis(1);
     rig.write(register, port::CHANGES | port::POWER);
@@ -185,5 +184,4 @@ fn ehci_hg_35_a_debug_port_makes_one_transaction_a_write() {
     assert!(work.most <= 8 * LOOK, "{work:?}");
     m.write32(reg::USBCMD, cmd::RESET);
     assert_eq!(m.read32(AT), 0);
-    drop(bare(1));
 }
