@@ -11,4 +11,4 @@ mod raw;
 mod vectored;
 
 pub use error::OpenError;
-pub use raw::{Access, RawImage};
+pub use raw::{Access, Flusher, RawImage};

@@ -5,6 +5,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
@@ -28,14 +30,61 @@ pub enum Access {
 /// guest wrote and did not flush is flushed when the image is dropped.
 #[derive(Debug)]
 pub struct RawImage {
-    file: File,
+    store: Arc<Store>,
     path: PathBuf,
     access: Access,
     blocks: u64,
     block_size: BlockSize,
     can_discard: bool,
-    /// Something was written since the last flush.
-    dirty: bool,
+}
+
+/// An open image, and how much of what was written is on the host's storage.
+#[derive(Debug)]
+struct Store {
+    file: File,
+    /// Writes so far. Each counts when it is over, so that no flush that began before it covers it.
+    written: AtomicU64,
+    /// Those of them that the last flush covered.
+    stored: AtomicU64,
+}
+
+impl Store {
+    /// Has the host store what was written; returns whether there was anything. When it returns, all
+    /// writes before it are stored, also those that a flush elsewhere has begun to store.
+    fn flush(&self) -> io::Result<bool> {
+        let written = self.written.load(Ordering::Acquire);
+        if self.stored.load(Ordering::Acquire) >= written {
+            return Ok(false);
+        }
+        self.file.sync_data()?;
+        self.stored.fetch_max(written, Ordering::AcqRel);
+        Ok(true)
+    }
+
+    /// A write is over, whole or in part.
+    fn mark(&self) {
+        self.written.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// A handle by which others than its disk have an image flushed. It does not keep the image open.
+#[derive(Clone, Debug)]
+pub struct Flusher(Weak<Store>);
+
+impl Flusher {
+    /// Has the host store what was written to the image and not flushed yet; returns whether there was
+    /// anything. An image that was closed was flushed then.
+    ///
+    /// # Errors
+    /// If the host cannot store it.
+    pub fn flush(&self) -> io::Result<bool> {
+        self.0.upgrade().map_or(Ok(false), |store| store.flush())
+    }
+
+    /// Whether the image is still open.
+    pub fn is_open(&self) -> bool {
+        self.0.strong_count() != 0
+    }
 }
 
 impl RawImage {
@@ -69,13 +118,17 @@ impl RawImage {
         Ok(Self {
             can_discard: access == Access::ReadWrite
                 && (kind.is_block_device() || can_punch(&file, size)),
-            file,
+            store: Arc::new(Store { file, written: AtomicU64::new(0), stored: AtomicU64::new(0) }),
             path: path.to_owned(),
             access,
             blocks: size / block,
             block_size,
-            dirty: false,
         })
+    }
+
+    /// A handle for flushing it from elsewhere.
+    pub fn flusher(&self) -> Flusher {
+        Flusher(Arc::downgrade(&self.store))
     }
 
     /// The path it was opened by.
@@ -171,7 +224,7 @@ impl Medium for RawImage {
         buffer: &mut dyn Buffer,
         range: Range<usize>,
     ) -> io::Result<()> {
-        vectored::read(&self.file, offset, buffer, range)
+        vectored::read(&self.store.file, offset, buffer, range)
     }
 
     fn write(
@@ -180,16 +233,14 @@ impl Medium for RawImage {
         buffer: &mut dyn Buffer,
         range: Range<usize>,
     ) -> io::Result<()> {
-        self.dirty = true;
-        vectored::write(&self.file, offset, buffer, range)
+        let written = vectored::write(&self.store.file, offset, buffer, range);
+        // One that failed may have written a part.
+        self.store.mark();
+        written
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.dirty {
-            self.file.sync_data()?;
-            self.dirty = false;
-        }
-        Ok(())
+        self.store.flush().map(drop)
     }
 
     fn can_discard(&self) -> bool {
@@ -198,8 +249,9 @@ impl Medium for RawImage {
 
     /// Punches a hole, which both files and block devices read as zeros.
     fn discard(&mut self, offset: u64, len: u64) -> io::Result<()> {
-        self.dirty = true;
-        match rustix::fs::fallocate(&self.file, PUNCH_HOLE, offset, len) {
+        let punched = rustix::fs::fallocate(&self.store.file, PUNCH_HOLE, offset, len);
+        self.store.mark();
+        match punched {
             Err(Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
             done => Ok(done?),
         }

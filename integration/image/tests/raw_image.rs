@@ -227,3 +227,23 @@ fn a_block_device_has_its_own_sectors_and_may_be_discarded() {
         assert!(fs::read(&path).unwrap() == expected, "and it is in the file");
     }
 }
+
+#[test]
+fn others_can_have_an_image_flushed_while_it_is_open() {
+    let (_dir, path) = image(4096);
+    let mut raw = RawImage::open(&path, Access::ReadWrite).unwrap();
+    let flusher = raw.flusher();
+    assert!(!flusher.flush().unwrap(), "nothing was written");
+    raw.write(512, &mut Scattered::new(&[7; 512], 100), 0..512).unwrap();
+    assert!(flusher.flush().unwrap());
+    assert!(!flusher.flush().unwrap(), "all of it is stored");
+    raw.write(0, &mut Scattered::new(&[8; 512], 512), 0..512).unwrap();
+    raw.flush().unwrap();
+    assert!(!flusher.flush().unwrap(), "its disk has done it");
+    raw.write(0, &mut Scattered::new(&[9; 512], 512), 0..512).unwrap();
+    assert!(flusher.is_open());
+    drop(raw);
+    assert!(!flusher.is_open(), "the handle keeps nothing open");
+    assert!(!flusher.flush().unwrap(), "closing flushed it");
+    RawImage::open(&path, Access::ReadWrite).unwrap();
+}

@@ -12,6 +12,7 @@ use vm_usb::usb::{Observer, Speed};
 
 use crate::cli::{ControllerKind, ControllerOptions, DeviceOptions};
 use crate::clock::Stopwatch;
+use crate::disks::Disks;
 use crate::doorbell::Doorbell;
 use crate::gauge::Gauge;
 use crate::interrupts::Interrupts;
@@ -79,6 +80,7 @@ struct Ports {
     /// Whether another controller shares them.
     shared: bool,
     observer: Arc<dyn Observer>,
+    disks: Disks,
 }
 
 /// Builds the controllers, plugs the devices in and opens the sockets; a capture sees the controllers as
@@ -112,7 +114,8 @@ fn bus((controller, ports): (&ControllerOptions, &Ports)) -> Bus {
         ControllerKind::Ehci => Speed::High,
         ControllerKind::Ohci => Speed::Full,
     };
-    Bus::new(controller.id.clone(), ports.ports.clone(), speed, ports.observer.clone())
+    let (observer, disks) = (ports.observer.clone(), ports.disks.clone());
+    Bus::new(controller.id.clone(), ports.ports.clone(), speed, observer, disks)
 }
 
 fn check_names(controllers: &[ControllerOptions]) -> Result<(), AssemblyError> {
@@ -148,7 +151,8 @@ fn ports(
                 Some(capture) => capture.observer(number),
                 None => Arc::new(Stopwatch),
             };
-            Ports { ports: (0..count).map(|_| port()).collect(), shared, observer }
+            let ports = (0..count).map(|_| port()).collect();
+            Ports { ports, shared, observer, disks: Disks::default() }
         });
         all.push(own);
     }
@@ -157,12 +161,12 @@ fn ports(
         let Some(partner) = controller.companion_of.as_deref() else {
             continue;
         };
-        let (ports, observer) = controllers
+        let (ports, observer, disks) = controllers
             .iter()
             .zip(&all)
             .find(|(other, _)| other.kind == ControllerKind::Ehci && other.id == partner)
             .and_then(|(_, own)| own.as_ref())
-            .map(|own| (own.ports.clone(), own.observer.clone()))
+            .map(|own| (own.ports.clone(), own.observer.clone(), own.disks.clone()))
             .ok_or_else(|| AssemblyError::NoPartner(partner.to_owned()))?;
         if taken.contains(&partner) {
             return Err(AssemblyError::SecondCompanion(partner.to_owned()));
@@ -175,7 +179,7 @@ fn ports(
                 shared: ports.len(),
             });
         }
-        all[index] = Some(Ports { ports, shared: true, observer });
+        all[index] = Some(Ports { ports, shared: true, observer, disks });
     }
     // Every controller either has ports of its own or is a companion, whose were found.
     Ok(all.into_iter().flatten().collect())
@@ -215,6 +219,7 @@ fn server(
         doorbell,
         gauge: Arc::new(Gauge::new(options.id.clone(), options.kind)),
         spin: SpinPolicy::default(),
+        disks: ports.disks.clone(),
         errands: Arc::default(),
         restored: false,
     })

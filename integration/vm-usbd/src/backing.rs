@@ -15,6 +15,7 @@ use vm_usb::usb::{Speed, UsbDevice};
 use vm_usb_image::{Access, OpenError, RawImage};
 
 use crate::cli::{DeviceKind, DeviceOptions};
+use crate::disks::Disks;
 use crate::input::InputDevice;
 use crate::printout::Printout;
 use crate::transcript::Transcript;
@@ -43,17 +44,21 @@ pub(crate) struct Backing {
 }
 
 impl Backing {
-    /// The device that `options` describe, called `name`, for a bus of the given speed.
+    /// The device that `options` describe, called `name`, for a bus of the given speed. An image joins
+    /// `disks`.
     pub(crate) fn new(
         options: &DeviceOptions,
         name: &str,
         speed: Speed,
+        disks: &Disks,
     ) -> Result<Self, BackingError> {
         let (mut input, mut behind) = (None, None);
         let device: Box<dyn UsbDevice> = match &options.kind {
             DeviceKind::Storage { file, readonly } => {
                 let access = if *readonly { Access::ReadOnly } else { Access::ReadWrite };
-                Box::new(Storage::new(RawImage::open(file, access)?, Serial::from_name(name)))
+                let image = RawImage::open(file, access)?;
+                disks.add(&image);
+                Box::new(Storage::new(image, Serial::from_name(name)))
             }
             DeviceKind::Printer { file: None } => Box::new(Printer::new(Discard)),
             DeviceKind::Printer { file: Some(file) } => {

@@ -187,9 +187,9 @@ impl Outbox {
         self.bytes.extend_from_slice(header.as_bytes());
     }
 
-    /// Whether everything is sent.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+    /// Bytes that are not sent yet.
+    pub fn unsent(&self) -> usize {
+        self.bytes.len() - self.sent
     }
 
     /// Sends what the socket takes; `false` if the client is gone.

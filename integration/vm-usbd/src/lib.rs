@@ -12,6 +12,8 @@ pub mod checkpoint;
 pub mod cli;
 pub mod clock;
 pub mod control;
+pub mod conversation;
+pub mod disks;
 pub mod doorbell;
 pub mod errands;
 pub mod gauge;

@@ -39,7 +39,15 @@ pub fn serve<A: Answer>(listener: &Listener, answers: &Arc<A>) {
                 return;
             }
         }
-        while let Some(stream) = listener.accept() {
+        loop {
+            let stream = match listener.accept() {
+                Ok(Some(stream)) => stream,
+                Ok(None) => break,
+                Err(error) => {
+                    listener.pause(&error);
+                    break;
+                }
+            };
             if connections.load(Ordering::Relaxed) >= MOST_CONNECTIONS {
                 warn!(
                     "turned away a connection for {}: there are {MOST_CONNECTIONS} already",

@@ -5,8 +5,10 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
+use log::warn;
 use rustix::fs::{CWD, Mode, RenameFlags, fchmod, renameat_with};
 use rustix::io::Errno;
 use rustix::net::{
@@ -18,6 +20,8 @@ use thiserror::Error;
 const BACKLOG: i32 = 4;
 /// Bytes of the longest path that fits into a socket address with its end.
 const LONGEST: usize = 107;
+/// How long to wait for a file descriptor that somebody may close.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Sockets of this process so far.
 static DRAFTS: AtomicU32 = AtomicU32::new(0);
 
@@ -45,6 +49,8 @@ pub struct Listener {
     path: PathBuf,
     /// Device and inode of the file, so that nobody else's is removed.
     file: (u64, u64),
+    /// It was said that clients cannot be taken; there is no need to repeat it.
+    lacking: AtomicBool,
 }
 
 impl Listener {
@@ -79,7 +85,12 @@ impl Listener {
         published?;
         let file = std::fs::symlink_metadata(path)
             .map_err(|error| ListenError::Io(path.to_owned(), error))?;
-        Ok(Self { socket: socket.into(), path: path.to_owned(), file: identity(&file) })
+        Ok(Self {
+            socket: socket.into(),
+            path: path.to_owned(),
+            file: identity(&file),
+            lacking: AtomicBool::new(false),
+        })
     }
 
     /// The socket, which does not block.
@@ -103,9 +114,29 @@ impl Listener {
     }
 
     /// Takes the next client, if one waits.
-    pub fn accept(&self) -> Option<UnixStream> {
-        let (stream, _) = self.socket.accept().ok()?;
-        Some(stream)
+    ///
+    /// # Errors
+    /// If one waits and cannot be taken: there are no file descriptors left, or no memory. It still
+    /// waits, so whoever polls the socket must [`pause`](Self::pause), not to be back at once.
+    pub fn accept(&self) -> io::Result<Option<UnixStream>> {
+        match self.socket.accept() {
+            Ok((stream, _)) => Ok(Some(stream)),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::Interrupted
+                | io::ErrorKind::ConnectionAborted => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Lets some time pass after [`accept`](Self::accept) has failed, in which others may give back what
+    /// was lacking.
+    pub fn pause(&self, error: &io::Error) {
+        if !self.lacking.swap(true, Ordering::Relaxed) {
+            warn!("{}: cannot take a client for now: {error}", self.path.display());
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 

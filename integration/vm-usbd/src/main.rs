@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Parser;
 use clap::error::ErrorKind;
 use log::{LevelFilter, error, info};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use vm_usb::ohci;
@@ -89,6 +90,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(Pacing::Eager) => ohci::Pacing::Eager,
         Some(Pacing::Wire) => ohci::Pacing::Wire,
     };
+    // Each client may hand over some hundred; what the shell gives is little more than that for all.
+    let files = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     // Before the first socket is there, so that it is removed whenever the signal comes.
     let mut signals = Signals::new([SIGTERM, SIGINT])
         .map_err(|error| (FAILURE, format!("cannot wait for signals: {error}")))?;
@@ -107,13 +111,16 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         checkpoint::restore(path, &mut servers, &mut board.root_ports())
             .map_err(|error| (FAILURE, format!("--restore: {error}")))?;
     }
+    // Both first: a thread that serves one keeps it for as long as the program runs.
+    let input = open("--input", arguments.input.as_deref())?;
+    let control = open("--control", arguments.control.as_deref())?;
+    if let Some(capture) = &capture {
+        capture.start().map_err(|error| (FAILURE, format!("cannot start a thread: {error}")))?;
+    }
     let loops = servers.iter().map(Loop::of).collect();
     let inputs = Arc::new(board.inputs());
     let gauges = servers.iter().map(|server| server.gauge.clone()).collect();
     let machine = Arc::new(Machine::new(board, gauges, loops, capture.clone()));
-    // Both first: a thread that serves one keeps it for as long as the program runs.
-    let input = open("--input", arguments.input.as_deref())?;
-    let control = open("--control", arguments.control.as_deref())?;
     offer(input.as_ref(), inputs);
     offer(control.as_ref(), machine.clone());
 

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use log::warn;
+use log::log;
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use rustix::io::Errno;
 use vfio_user::DmaMapFlags;
 use vm_memory::{
@@ -16,13 +17,26 @@ use vm_memory::{
 /// Most regions a client may map at a time; announced to it. A virtual machine has some dozens.
 pub const MAX_REGIONS: usize = 4096;
 
+/// Most files that a client's regions may lie in. A virtual machine's memory has one, or one for each
+/// module that can be plugged in (QEMU: up to 256); its regions are parts of them. More would let one
+/// client use up the file descriptors of all.
+pub const MAX_FILES: usize = 256;
+
+/// Most regions out of reach that are told of, a line each: more is no news.
+const MOST_REPORTS: u32 = 8;
+
 /// The guest's address space: RAM that is mapped here, and regions that are known but out of reach.
 #[derive(Debug, Default)]
 pub struct GuestRam {
     mapped: GuestMemoryMmap,
     unreachable: Vec<Unreachable>,
+    files: Vec<Arc<File>>,
+    /// It was said that the client's memory cannot be used; once is enough.
+    complained: bool,
     /// Whether the guest has used memory that is out of reach.
     missed: AtomicBool,
+    /// Regions out of reach that the log tells of.
+    reports: AtomicU32,
 }
 
 /// A region that came without a file descriptor, or may not be written: ROM, firmware, another
@@ -40,7 +54,7 @@ impl GuestRam {
     ///
     /// # Errors
     /// `EINVAL` for a range that is empty, wraps, or cannot be mapped from the file, `EEXIST` for one
-    /// that overlaps another, `ENOSPC` for one too many.
+    /// that overlaps another, `ENOSPC` for a region or a file too many.
     pub fn map(
         &mut self,
         flags: DmaMapFlags,
@@ -60,18 +74,16 @@ impl GuestRam {
         match fd.filter(|_| flags.contains(DmaMapFlags::READ_WRITE)) {
             Some(fd) => {
                 let length = usize::try_from(size).map_err(|_| Errno::INVAL)?;
-                let file = File::from(fd);
+                let file = self.file(File::from(fd))?;
                 // A page past the end of its file can be mapped, but not touched.
                 let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
                 if file.metadata().map_or(0, |file| file.len()) < end {
-                    warn!(
-                        "the VMM's memory at {address:#x}, {size:#x} bytes, does not lie in its file"
-                    );
+                    self.complain(address, size, &"it does not lie in its file");
                     return Err(Errno::INVAL);
                 }
-                let file = FileOffset::new(file, offset);
+                let file = FileOffset::from_arc(file, offset);
                 let mapping = MmapRegion::from_file(file, length).map_err(|error| {
-                    warn!("cannot map the VMM's memory at {address:#x}, {size:#x} bytes: {error}");
+                    self.complain(address, size, &error);
                     Errno::INVAL
                 })?;
                 let region =
@@ -86,6 +98,31 @@ impl GuestRam {
             }),
         }
         Ok(())
+    }
+
+    /// The file, as it is known already if it is: a client sends a descriptor with each region.
+    fn file(&mut self, file: File) -> Result<Arc<File>, Errno> {
+        // Those that no region lies in any more.
+        self.files.retain(|file| Arc::strong_count(file) > 1);
+        let known = identity(&file)?;
+        for other in &self.files {
+            if identity(other)? == known {
+                return Ok(other.clone());
+            }
+        }
+        if self.files.len() >= MAX_FILES {
+            return Err(Errno::NOSPC);
+        }
+        let file = Arc::new(file);
+        self.files.push(file.clone());
+        Ok(file)
+    }
+
+    /// Says that memory cannot be used. The operator needs to know once, a client may try for ever.
+    fn complain(&mut self, address: u64, size: u64, why: &dyn std::fmt::Display) {
+        let level = if self.complained { log::Level::Debug } else { log::Level::Warn };
+        self.complained = true;
+        log!(level, "cannot map the VMM's memory at {address:#x}, {size:#x} bytes: {why}");
     }
 
     /// Withdraws all regions inside `address..address + size`; returns whether one of them was RAM
@@ -145,7 +182,12 @@ impl GuestRam {
             && !region.reported.swap(true, Ordering::Relaxed)
         {
             self.missed.store(true, Ordering::Relaxed);
-            warn!(
+            let level = match self.reports.fetch_add(1, Ordering::Relaxed) {
+                ..MOST_REPORTS => log::Level::Warn,
+                _ => log::Level::Debug,
+            };
+            log!(
+                level,
                 "the guest's DMA goes to {address:#x}, memory that the VMM does not share: if it is \
                  RAM, start the VMM with shared memory (QEMU: -object \
                  memory-backend-memfd,id=m,size=SIZE,share=on -machine memory-backend=m; \
@@ -153,6 +195,12 @@ impl GuestRam {
             );
         }
     }
+}
+
+/// Which file it is, and how it was opened: one that may only be read cannot stand for another.
+fn identity(file: &File) -> Result<(u64, u64, OFlags), Errno> {
+    let about = fstat(file)?;
+    Ok((about.st_dev, about.st_ino, fcntl_getfl(file)? & OFlags::ACCMODE))
 }
 
 impl GuestMemoryBackend for GuestRam {
@@ -254,5 +302,39 @@ mod tests {
             ram.map(RW, 0, index * 0x1000, 0x1000, None).unwrap();
         }
         assert_eq!(ram.map(RW, 0, 1 << 40, 0x1000, None), Err(Errno::NOSPC));
+    }
+
+    #[test]
+    fn regions_of_one_file_share_its_descriptor_and_files_are_bounded() {
+        let mut ram = GuestRam::default();
+        let fd = memory(0x10_0000);
+        for page in 0..256 {
+            let fd = fd.try_clone().unwrap();
+            ram.map(RW, page * 0x1000, page * 0x1000, 0x1000, Some(fd)).unwrap();
+        }
+        assert_eq!(ram.files.len(), 1);
+        let mut map_another =
+            |n: u64| ram.map(RW, 0, (1 << 32) + n * 0x1000, 0x1000, Some(memory(0x1000)));
+        for n in 1..MAX_FILES as u64 {
+            map_another(n).unwrap();
+        }
+        assert_eq!(map_another(0), Err(Errno::NOSPC));
+        ram.map(RW, 0, 1 << 40, 0x1000, Some(fd)).unwrap();
+        // A file that no region lies in counts no more.
+        ram.unmap((1 << 32) + 0x1000, 0x1000).unwrap();
+        ram.map(RW, 0, 1 << 41, 0x1000, Some(memory(0x1000))).unwrap();
+        ram.unmap_all();
+        ram.map(RW, 0, 0, 0x1000, Some(memory(0x1000))).unwrap();
+        assert_eq!(ram.files.len(), 1);
+    }
+
+    #[test]
+    fn a_file_that_may_only_be_read_stays_so() {
+        let mut ram = GuestRam::default();
+        let file = memory(0x2000);
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let read_only = OwnedFd::from(File::open(path).unwrap());
+        ram.map(RW, 0, 0, 0x1000, Some(file)).unwrap();
+        assert_eq!(ram.map(RW, 0, 0x1000, 0x1000, Some(read_only)), Err(Errno::INVAL));
     }
 }

@@ -13,6 +13,7 @@ use vm_usb::usb::{Observer, Speed};
 
 use crate::backing::{Backing, BackingError};
 use crate::cli::DeviceOptions;
+use crate::disks::Disks;
 use crate::input::Inputs;
 use crate::statistics::DeviceCounts;
 
@@ -101,6 +102,8 @@ pub(crate) struct Bus {
     speed: Speed,
     /// Sees the transfers of what is plugged in here, and behind.
     observer: Arc<dyn Observer>,
+    /// Those among them.
+    disks: Disks,
 }
 
 impl fmt::Debug for Bus {
@@ -113,17 +116,18 @@ impl fmt::Debug for Bus {
 }
 
 impl Bus {
-    /// A place for devices that `observer` watches.
+    /// A place for devices that `observer` watches; images join `disks`.
     pub(crate) fn new(
         id: String,
         ports: Vec<Port>,
         speed: Speed,
         observer: Arc<dyn Observer>,
+        disks: Disks,
     ) -> Self {
         for port in &ports {
             port.set_observer(Some(observer.clone()));
         }
-        Self { id, ports, speed, observer }
+        Self { id, ports, speed, observer, disks }
     }
 
     /// The port with this number, from 1.
@@ -212,14 +216,14 @@ impl Plugboard {
             }
         };
         let place = bus.place(number);
-        let Backing { device, input, behind } = Backing::new(options, &id, bus.speed)?;
-        let observer = bus.observer.clone();
+        let Backing { device, input, behind } = Backing::new(options, &id, bus.speed, &bus.disks)?;
+        let (observer, disks) = (bus.observer.clone(), bus.disks.clone());
         port.attach(device).map_err(|refused| refused.reason)?;
         if let Some(input) = input {
             self.inputs.add(id.clone(), input);
         }
         if let Some((ports, speed)) = behind {
-            self.buses.push(Bus::new(id.clone(), ports, speed, observer));
+            self.buses.push(Bus::new(id.clone(), ports, speed, observer, disks));
         }
         let plugged = Plugged { id, kind: options.kind.name().to_owned(), place };
         self.plugged.push((plugged.clone(), port));

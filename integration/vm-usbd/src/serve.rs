@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use log::{error, info, warn};
 use rustix::event::{PollFd, PollFlags, poll};
-use thiserror::Error;
 use vm_usb::time::Time;
 
 use crate::alarm::Alarm;
-use crate::channel::{Inbox, Outbox, Received, Violation};
 use crate::clock;
+use crate::conversation::{Conversation, End};
+use crate::disks::Disks;
 use crate::doorbell::Doorbell;
 use crate::errands::Errands;
 use crate::gauge::Gauge;
@@ -36,23 +36,12 @@ pub struct Server {
     pub gauge: Arc<Gauge>,
     /// How eagerly to wait for messages.
     pub spin: SpinPolicy,
+    /// The disks behind it, which are written out when a client leaves.
+    pub disks: Disks,
     /// What others have the loop do.
     pub errands: Arc<Errands>,
     /// The controller is not as after power-on but as it was saved, for the first client to go on with.
     pub restored: bool,
-}
-
-/// Why a session ended.
-#[derive(Debug, Error)]
-enum End {
-    #[error("the client has left")]
-    Left,
-    #[error("the server ends")]
-    Stopped,
-    #[error("the client broke the protocol: {0}")]
-    Violation(#[from] Violation),
-    #[error("cannot wait for the client: {0}")]
-    Wait(#[from] rustix::io::Errno),
 }
 
 impl Server {
@@ -68,18 +57,17 @@ impl Server {
             info!("{name}: a client has connected");
             self.gauge.show_client(true);
             let (end, missed_memory) = self.serve(&stream);
-            all_well &= !missed_memory && matches!(end, End::Left | End::Stopped);
+            all_well &= !missed_memory && end.is_well();
             // Whatever the guest had set up went with it.
             self.function.reset(clock::now());
             *self.function.line_mut() = Default::default();
+            let flushed = self.disks.flush();
+            if flushed != 0 {
+                info!("{name}: disks written out: {flushed}");
+            }
+            end.report(&name);
             self.gauge.show_client(false);
             self.gauge.show(&self.function.statistics());
-            match end {
-                End::Left | End::Stopped => info!("{name}: {end}"),
-                End::Violation(_) | End::Wait(_) => {
-                    error!("{name}: {end}; closed the connection and listening again");
-                }
-            }
         }
         all_well
     }
@@ -90,8 +78,10 @@ impl Server {
             if self.doorbell.stopped() {
                 return None;
             }
-            if let Some(stream) = self.listener.accept() {
-                return Some(stream);
+            match self.listener.accept() {
+                Ok(Some(stream)) => return Some(stream),
+                Ok(None) => {}
+                Err(error) => self.listener.pause(&error),
             }
             if self.doorbell.take() {
                 self.errands.run(&mut self.function);
@@ -122,14 +112,14 @@ impl Server {
         };
         let mut turns = Turns {
             name: &self.name,
-            stream,
             listener: &self.listener,
             doorbell: &self.doorbell,
             gauge: &self.gauge,
             errands: &self.errands,
-            session: Session::new(&mut self.function, std::mem::take(&mut self.restored)),
-            inbox: Inbox::default(),
-            outbox: Outbox::default(),
+            conversation: Conversation::new(
+                stream,
+                Session::new(&mut self.function, std::mem::take(&mut self.restored)),
+            ),
             alarm,
             spin: Spin::new(self.spin),
             last_message: clock::now(),
@@ -138,7 +128,7 @@ impl Server {
         };
         loop {
             if let Err(end) = turns.turn() {
-                return (end, turns.session.missed_memory());
+                return (end, turns.session().missed_memory());
             }
         }
     }
@@ -147,14 +137,11 @@ impl Server {
 /// A session's state between two turns of the loop.
 struct Turns<'a> {
     name: &'a str,
-    stream: &'a UnixStream,
     listener: &'a Listener,
     doorbell: &'a Doorbell,
     gauge: &'a Gauge,
     errands: &'a Errands,
-    session: Session<'a>,
-    inbox: Inbox,
-    outbox: Outbox,
+    conversation: Conversation<'a>,
     alarm: Alarm,
     spin: Spin,
     last_message: Time,
@@ -163,7 +150,11 @@ struct Turns<'a> {
     waiting: Option<Time>,
 }
 
-impl Turns<'_> {
+impl<'a> Turns<'a> {
+    fn session(&mut self) -> &mut Session<'a> {
+        self.conversation.session()
+    }
+
     /// One look at everything; sleeps if there is nothing to do.
     fn turn(&mut self) -> Result<(), End> {
         if self.doorbell.stopped() {
@@ -173,20 +164,20 @@ impl Turns<'_> {
         let now = clock::now();
         let rung = self.doorbell.take();
         if rung {
-            self.errands.run(self.session.function());
+            self.errands.run(self.conversation.session().function());
         }
         let due = self.deadline().is_some_and(|deadline| deadline <= now);
         if rung || due {
-            self.session.run(now);
+            self.session().run(now);
             self.last_run = now;
         }
         if heard || rung || due {
-            self.gauge.show(&self.session.function().statistics());
+            self.gauge.show(&self.conversation.session().function().statistics());
         }
         if heard {
             return Ok(());
         }
-        self.session.function().line_mut().poll_unmask();
+        self.session().function().line_mut().poll_unmask();
         if rung || due {
             return Ok(());
         }
@@ -201,34 +192,17 @@ impl Turns<'_> {
     }
 
     /// When the controller is to be run next.
-    fn deadline(&self) -> Option<Time> {
+    fn deadline(&mut self) -> Option<Time> {
         let rested = self.last_run.after_nanos(self.spin.rest().as_nanos() as u64);
-        self.session.deadline().map(|deadline| deadline.max(rested))
+        self.session().deadline().map(|deadline| deadline.max(rested))
     }
 
     /// Carries out the client's next command, if there is one; `true` if there was.
     fn listen(&mut self) -> Result<bool, End> {
-        if !self.outbox.is_empty() {
-            if !self.outbox.flush(self.stream) {
-                return Err(End::Left);
-            }
-            if !self.outbox.is_empty() {
-                return Ok(false);
-            }
-        }
-        match self.inbox.poll(self.stream)? {
-            Received::Nothing => return Ok(false),
-            Received::Closed => return Err(End::Left),
-            Received::Message => {}
-        }
-        let now = clock::now();
+        let Some(now) = self.conversation.listen(clock::now)? else { return Ok(false) };
         self.spin.message(now.since(self.last_message));
         self.last_message = now;
-        let handled = self.session.handle(now, &mut self.inbox, &mut self.outbox);
-        self.inbox.clear();
-        let connected = self.outbox.flush(self.stream);
-        handled?;
-        if connected { Ok(true) } else { Err(End::Left) }
+        Ok(true)
     }
 
     /// Sleeps until the client, a device or the timer has something to say.
@@ -238,13 +212,15 @@ impl Turns<'_> {
         if !self.doorbell.fall_asleep() {
             return Ok(());
         }
-        let interest = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+        let stuck = self.conversation.unsent() != 0;
+        let interest = if stuck { PollFlags::OUT } else { PollFlags::IN };
         // Whoever waits already need not wake anybody again.
         let listening = if self.waiting.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let (woken, rung, seen) = {
-            let line = self.session.function().line();
+            let stream = self.conversation.stream();
+            let line = self.conversation.session().function().line();
             let mut events = vec![
-                PollFd::new(self.stream, interest),
+                PollFd::new(stream, interest),
                 PollFd::from_borrowed_fd(self.doorbell.event(), PollFlags::IN),
                 PollFd::new(self.listener.socket(), listening),
                 PollFd::new(&self.alarm, PollFlags::IN),
@@ -272,7 +248,7 @@ impl Turns<'_> {
             None => self.waiting = seen.then(clock::now),
             Some(since) if clock::now() >= since.after_millis(GRACE_MILLIS) => {
                 self.waiting = None;
-                if self.listener.accept().is_some() {
+                if matches!(self.listener.accept(), Ok(Some(_))) {
                     warn!(
                         "{}: turned a second client away: each controller serves one virtual machine",
                         self.name

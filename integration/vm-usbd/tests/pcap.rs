@@ -41,6 +41,7 @@ fn captured(name: &str) -> Captured {
     let path = std::env::temp_dir().join(format!("vm-usbd-{}-{name}.pcap", std::process::id()));
     let limits = Limits { data: 65_536, file: 1 << 30 };
     let capture = Capture::create(&path, limits).unwrap();
+    capture.start().unwrap();
     let captured = Captured(path);
     for speed in [Speed::High, Speed::Full] {
         let ports = match speed {

@@ -113,13 +113,15 @@ mod tests {
     use vm_usb::usb::Speed;
 
     use crate::cli::ControllerKind;
+    use crate::disks::Disks;
     use crate::lines::tests::conversation;
     use crate::plugboard::Bus;
 
     /// Two ports at each of two controllers.
     fn machine() -> Machine {
         let bus = |id: &str, port: fn() -> Port, speed| {
-            Bus::new(id.to_owned(), vec![port(), port()], speed, Arc::new(clock::Stopwatch))
+            let observer = Arc::new(clock::Stopwatch);
+            Bus::new(id.to_owned(), vec![port(), port()], speed, observer, Disks::default())
         };
         let board = Plugboard::new(vec![
             bus("e0", Port::high_speed_only, Speed::High),

@@ -47,13 +47,21 @@ impl Epoch {
 }
 
 impl Capture {
-    /// A new file.
+    /// A new file, which is written once the capture was [started](Self::start).
     ///
     /// # Errors
     /// If it cannot be created.
     pub fn create(path: &Path, limits: Limits) -> io::Result<Self> {
         let spool = Spool::create(path, limits)?;
         Ok(Self { spool, ids: Arc::default(), epoch: Epoch::now() })
+    }
+
+    /// Starts the thread that writes the file.
+    ///
+    /// # Errors
+    /// If there cannot be one.
+    pub fn start(&self) -> io::Result<()> {
+        self.spool.start()
     }
 
     /// Watches a port of bus `number`.

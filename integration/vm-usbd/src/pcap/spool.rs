@@ -48,6 +48,8 @@ pub struct Spool {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The file and its name, until there is a thread that writes it.
+    file: Option<(File, String)>,
     waiting: Vec<u8>,
     progress: Progress,
     /// Nothing more is taken.
@@ -57,21 +59,33 @@ struct State {
 }
 
 impl Spool {
-    /// Creates the file, for its owner alone as it holds what a guest reads and types, and the thread
-    /// that writes it.
+    /// Creates the file, for its owner alone as it holds what a guest reads and types.
     ///
     /// # Errors
-    /// If either cannot be had.
+    /// If it cannot be had.
     pub fn create(path: &Path, limits: Limits) -> io::Result<Arc<Self>> {
         let mut options = File::options();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
         let header = FileHeader::new(limits.data);
         file.write_all(header.as_bytes())?;
-        let spool = Arc::new(Self::new(limits));
-        spool.lock().progress.bytes = size_of::<FileHeader>() as u64;
-        let (ours, name) = (spool.clone(), path.display().to_string());
+        let spool = Self::new(limits);
+        {
+            let mut state = spool.lock();
+            state.progress.bytes = size_of::<FileHeader>() as u64;
+            state.file = Some((file, path.display().to_string()));
+        }
+        Ok(Arc::new(spool))
+    }
+
+    /// Starts the thread that writes the file; once.
+    ///
+    /// # Errors
+    /// If there cannot be one.
+    pub fn start(self: &Arc<Self>) -> io::Result<()> {
+        let Some((file, name)) = self.lock().file.take() else { return Ok(()) };
+        let ours = self.clone();
         std::thread::Builder::new().name("pcap".into()).spawn(move || ours.write(file, &name))?;
-        Ok(spool)
+        Ok(())
     }
 
     fn new(limits: Limits) -> Self {
@@ -212,6 +226,7 @@ pub(super) mod tests {
     fn what_was_added_before_the_end_is_in_the_file() {
         let path = std::env::temp_dir().join(format!("vm-usbd-{}-spool", std::process::id()));
         let spool = Spool::create(&path, Limits { data: 64, file: u64::MAX }).unwrap();
+        spool.start().unwrap();
         for id in 0..1000 {
             spool.add(&event(id, 64), 64, |data| data.fill(id as u8));
         }

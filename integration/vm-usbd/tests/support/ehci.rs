@@ -1,7 +1,8 @@
-//! A driver for EHCI with a bulk-only disk, as small as can be: one queue head, one qTD at a time.
+//! A driver for EHCI with a bulk-only disk, as small as can be: one queue head, one qTD at a time. It runs
+//! under any VMM: the tests' own, and the reference client of the protocol.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,9 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::program::PATIENCE;
-use super::{CONFIG, Client};
+use super::{BAR0, CONFIG, Client};
 
-const RAM: u64 = 0x10_0000;
+pub const RAM: u64 = 0x10_0000;
 const QUEUE_HEAD: u32 = 0x1000;
 const QTD: u32 = 0x2000;
 const DATA: u32 = 0x3000;
@@ -32,8 +33,50 @@ pub fn memory() -> OwnedFd {
     fd
 }
 
-pub struct Ehci {
-    client: Client,
+/// What a driver needs of its VMM.
+pub trait Vmm {
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]);
+    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]);
+    /// Makes memory known to the server, shared if there is a file.
+    fn share(&mut self, address: u64, size: u64, fd: Option<BorrowedFd<'_>>);
+    /// The guest has written to its memory.
+    fn poked(&mut self, _address: u32, _bytes: &[u8]) {}
+}
+
+impl Vmm for Client {
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) {
+        data.copy_from_slice(&self.read(region, offset, data.len() as u32));
+    }
+
+    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) {
+        self.write(region, offset, data);
+    }
+
+    fn share(&mut self, address: u64, size: u64, fd: Option<BorrowedFd<'_>>) {
+        assert_eq!(self.map(address, size, fd), 0);
+    }
+
+    fn poked(&mut self, address: u32, bytes: &[u8]) {
+        self.recording.iter_mut().for_each(|recording| recording.poked(address, bytes));
+    }
+}
+
+impl Vmm for vfio_user::Client {
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) {
+        vfio_user::Client::region_read(self, region, offset, data).unwrap();
+    }
+
+    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) {
+        vfio_user::Client::region_write(self, region, offset, data).unwrap();
+    }
+
+    fn share(&mut self, address: u64, size: u64, fd: Option<BorrowedFd<'_>>) {
+        self.dma_map(0, address, size, fd.expect("it shares what it has").as_raw_fd()).unwrap();
+    }
+}
+
+pub struct Ehci<V = Client> {
+    vmm: V,
     memory: Option<File>,
     address: u32,
     toggles: [u32; 3],
@@ -44,27 +87,41 @@ impl Ehci {
     pub fn connect(socket: &Path, memory: Option<&OwnedFd>) -> Self {
         let mut client = Client::connect(socket);
         client.negotiate();
-        assert_eq!(client.map(0, RAM, memory.map(AsFd::as_fd)), 0);
-        client.write(CONFIG, 4, &[6, 0]);
-        let memory = memory.map(|memory| File::from(memory.try_clone().unwrap()));
-        Self { client, memory, address: 0, toggles: [0; 3] }
+        Self::under(client, memory)
     }
 
     /// Connects anew, to a server that was restored: the guest's memory and its driver are as they were,
     /// and the function is not touched.
     pub fn reconnect(&mut self, socket: &Path) {
-        self.client = Client::connect(socket);
-        self.client.negotiate();
+        self.vmm = Client::connect(socket);
+        self.vmm.negotiate();
         let memory = self.memory.as_ref().unwrap().as_fd();
-        assert_eq!(self.client.map(0, RAM, Some(memory)), 0);
+        assert_eq!(self.vmm.map(0, RAM, Some(memory)), 0);
+    }
+}
+
+impl<V: Vmm> Ehci<V> {
+    /// Runs under `vmm`, which shares the guest's memory, or does not.
+    pub fn under(mut vmm: V, memory: Option<&OwnedFd>) -> Self {
+        vmm.share(0, RAM, memory.map(AsFd::as_fd));
+        vmm.region_write(CONFIG, 4, &[6, 0]);
+        let memory = memory.map(|memory| File::from(memory.try_clone().unwrap()));
+        Self { vmm, memory, address: 0, toggles: [0; 3] }
+    }
+
+    /// What it runs under.
+    pub fn vmm(&mut self) -> &mut V {
+        &mut self.vmm
     }
 
     fn read(&mut self, offset: u64) -> u32 {
-        self.client.register(offset)
+        let mut value = [0; 4];
+        self.vmm.region_read(BAR0, offset, &mut value);
+        u32::from_le_bytes(value)
     }
 
     fn write(&mut self, offset: u64, value: u32) {
-        self.client.set_register(offset, value);
+        self.vmm.region_write(BAR0, offset, &value.to_le_bytes());
     }
 
     pub fn status(&mut self) -> u32 {
@@ -105,9 +162,14 @@ impl Ehci {
         }
     }
 
-    fn poke(&self, address: u32, dwords: &[u32]) {
+    fn poke(&mut self, address: u32, dwords: &[u32]) {
         let bytes: Vec<u8> = dwords.iter().flat_map(|dword| dword.to_le_bytes()).collect();
-        self.memory.as_ref().unwrap().write_all_at(&bytes, address.into()).unwrap();
+        self.poke_bytes(address, &bytes);
+    }
+
+    fn poke_bytes(&mut self, address: u32, bytes: &[u8]) {
+        self.memory.as_ref().unwrap().write_all_at(bytes, address.into()).unwrap();
+        self.vmm.poked(address, bytes);
     }
 
     fn peek(&self, address: u32) -> u32 {
@@ -116,11 +178,8 @@ impl Ehci {
         u32::from_le_bytes(bytes)
     }
 
-    /// One transfer of up to a page; returns how many bytes were not moved.
-    fn transfer(&mut self, endpoint: u32, pid: u32, toggle: u32, len: usize) -> u32 {
-        let control = endpoint == 0;
-        let packet = if control { 64 } else { 512 };
-        let token = toggle << 31 | (len as u32) << 16 | 3 << 10 | pid << 8 | 0x80;
+    /// Lets the controller look at a queue head with one qTD.
+    fn start(&mut self, endpoint: u32, packet: u32, token: u32) {
         self.poke(QTD, &[1, 1, token, DATA, 0, 0, 0, 0]);
         let characteristics =
             packet << 16 | 1 << 15 | 1 << 14 | 2 << 12 | endpoint << 8 | self.address;
@@ -128,6 +187,14 @@ impl Ehci {
         self.poke(QUEUE_HEAD, &head);
         self.write(ASYNCLISTADDR, QUEUE_HEAD);
         self.write(USBCMD, 0x21);
+    }
+
+    /// One transfer of up to a page; returns how many bytes were not moved.
+    fn transfer(&mut self, endpoint: u32, pid: u32, toggle: u32, len: usize) -> u32 {
+        let control = endpoint == 0;
+        let packet = if control { 64 } else { 512 };
+        let token = toggle << 31 | (len as u32) << 16 | 3 << 10 | pid << 8 | 0x80;
+        self.start(endpoint, packet, token);
         // Memory alone would not show that the server has gone.
         self.wait(|ehci| {
             ehci.status();
@@ -140,8 +207,15 @@ impl Ehci {
         token >> 16 & 0x7fff
     }
 
+    /// Asks the disk for a status that it does not have, and goes on without waiting for it.
+    pub fn leave_a_transfer_waiting(&mut self) {
+        let token = self.toggles[1] << 31 | 13 << 16 | 3 << 10 | IN << 8 | 0x80;
+        self.start(1, 512, token);
+        self.wait(|ehci| ehci.status() & 0x8000 != 0);
+    }
+
     fn request(&mut self, setup: [u8; 8]) {
-        self.memory.as_ref().unwrap().write_all_at(&setup, DATA.into()).unwrap();
+        self.poke_bytes(DATA, &setup);
         assert_eq!(self.transfer(0, SETUP, 0, 8), 0);
         assert_eq!(self.transfer(0, IN, 1, 0), 0);
     }
@@ -185,20 +259,19 @@ impl Ehci {
         wrapper.extend((data.map_or(0, <[u8]>::len) as u32).to_le_bytes());
         wrapper.extend([0, 0, len]);
         wrapper.extend(block);
-        self.memory.as_ref().unwrap().write_all_at(&wrapper, DATA.into()).unwrap();
+        self.poke_bytes(DATA, &wrapper);
         assert_eq!(self.bulk(2, OUT, 31), 0);
     }
 
     /// Sends a command's data and fetches its status.
     fn end_command(&mut self, data: Option<&[u8]>) -> u8 {
-        let memory = self.memory.as_ref().unwrap().try_clone().unwrap();
         if let Some(data) = data {
-            memory.write_all_at(data, DATA.into()).unwrap();
+            self.poke_bytes(DATA, data);
             assert_eq!(self.bulk(2, OUT, data.len()), 0);
         }
         assert_eq!(self.bulk(1, IN, 13), 0);
         let mut status = [0; 13];
-        memory.read_exact_at(&mut status, DATA.into()).unwrap();
+        self.memory.as_ref().unwrap().read_exact_at(&mut status, DATA.into()).unwrap();
         assert_eq!(&status[..4], b"USBS");
         status[12]
     }

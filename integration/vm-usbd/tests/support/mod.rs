@@ -4,6 +4,7 @@
 
 pub mod ehci;
 pub mod program;
+pub mod recording;
 
 use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,7 @@ use vm_usb::controller::{Context, HostController, Interrupt};
 use vm_usb::pci::{Identity, PciFunction, Placement};
 use vm_usb::time::Time;
 use vm_usbd::cli::ControllerKind;
+use vm_usbd::disks::Disks;
 use vm_usbd::doorbell::Doorbell;
 use vm_usbd::gauge::Gauge;
 use vm_usbd::interrupts::Interrupts;
@@ -29,6 +31,8 @@ use vm_usbd::session::Controller;
 use vm_usbd::spin::SpinPolicy;
 use vm_usbd::wire::{HEADER_SIZE, Header, flags};
 use zerocopy::{FromBytes, IntoBytes};
+
+use self::recording::Recording;
 
 pub const BAR0: u32 = 0;
 pub const CONFIG: u32 = 7;
@@ -137,6 +141,7 @@ impl Bench {
             doorbell: doorbell.clone(),
             gauge: Arc::new(Gauge::new(name.to_owned(), ControllerKind::Ohci)),
             spin,
+            disks: Disks::default(),
             errands: Arc::default(),
             restored: false,
         };
@@ -195,6 +200,7 @@ fn lost(error: &std::io::Error) -> ! {
 pub struct Client {
     pub stream: UnixStream,
     next_id: u16,
+    recording: Option<Recording>,
 }
 
 impl Client {
@@ -202,13 +208,14 @@ impl Client {
     pub fn connect(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        Self { stream, next_id: 0 }
+        Self { stream, next_id: 0, recording: Recording::of(path) }
     }
 
     /// Sends raw bytes and file descriptors.
-    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    pub fn send(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
         let mut control = SendAncillaryBuffer::new(&mut space);
+        self.recording.iter_mut().for_each(|recording| recording.sent(bytes, fds));
         if !fds.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
         }
@@ -338,6 +345,7 @@ impl Client {
 
     /// Sends bytes that are no whole message, as far as the server takes them.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.recording.iter_mut().for_each(|recording| recording.sent(bytes, &[]));
         let _ = self.stream.write_all(bytes);
     }
 }
