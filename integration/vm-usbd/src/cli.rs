@@ -12,6 +12,7 @@ use vm_usb::usb::Speed;
 use crate::control::verbs::Verb;
 use crate::options::{OptionError, Options};
 use crate::pcap::spool::Limits;
+use crate::sandbox::Sandbox;
 
 /// Serves USB host controllers with devices to virtual machines, over vfio-user.
 #[derive(Debug, Parser)]
@@ -65,6 +66,23 @@ pub struct Arguments {
     #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "pcap")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub pcap_limit: u64,
+
+    /// Whether to give up all files but those named here, and all system calls but those needed: on does
+    /// what the kernel can and says what it cannot, require does not start then
+    #[arg(long, value_name = "MODE", default_value = "on")]
+    pub sandbox: Sandbox,
+
+    /// A folder or file that vm-usbd ctl attach and save may use in the sandbox, too
+    #[arg(long, value_name = "PATH")]
+    pub allow_path: Vec<PathBuf>,
+
+    /// Become this user, by name or number, before anything is opened
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+
+    /// Become a member of this group alone; that of the user, and its others, if not said
+    #[arg(long, value_name = "GROUP")]
+    pub group: Option<String>,
 }
 
 impl Arguments {
@@ -267,6 +285,15 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
+    /// The file it reads, or writes.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Storage { file, .. } => Some(file),
+            Self::Printer { file } | Self::Debug { file } => file.as_deref(),
+            Self::Keyboard | Self::Tablet | Self::Loopback(_) | Self::Hub(_) => None,
+        }
+    }
+
     /// Its name on the command line.
     pub fn name(&self) -> &'static str {
         match self {

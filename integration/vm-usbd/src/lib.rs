@@ -29,6 +29,7 @@ pub mod pcap;
 pub mod plugboard;
 pub mod printout;
 pub mod remapping;
+pub mod sandbox;
 pub mod serve;
 pub mod session;
 pub mod spin;

@@ -22,6 +22,7 @@ use vm_usbd::doorbell::Doorbell;
 use vm_usbd::lines::{self, Answer};
 use vm_usbd::listener::Listener;
 use vm_usbd::pcap::Capture;
+use vm_usbd::sandbox::person;
 use vm_usbd::serve::Server;
 use vm_usbd::top;
 
@@ -93,6 +94,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Each client may hand over some hundred; what the shell gives is little more than that for all.
     let files = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
+    person::change(arguments).map_err(|error| (FAILURE, error.to_string()))?;
     // Before the first socket is there, so that it is removed whenever the signal comes.
     let mut signals = Signals::new([SIGTERM, SIGINT])
         .map_err(|error| (FAILURE, format!("cannot wait for signals: {error}")))?;
@@ -114,13 +116,16 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Both first: a thread that serves one keeps it for as long as the program runs.
     let input = open("--input", arguments.input.as_deref())?;
     let control = open("--control", arguments.control.as_deref())?;
+    // Everything is open, and there is no thread yet that would stay outside.
+    let entered = arguments.sandbox.enter(arguments);
+    let reach = entered.map_err(|error| (FAILURE, error.to_string()))?;
     if let Some(capture) = &capture {
         capture.start().map_err(|error| (FAILURE, format!("cannot start a thread: {error}")))?;
     }
     let loops = servers.iter().map(Loop::of).collect();
     let inputs = Arc::new(board.inputs());
     let gauges = servers.iter().map(|server| server.gauge.clone()).collect();
-    let machine = Arc::new(Machine::new(board, gauges, loops, capture.clone()));
+    let machine = Arc::new(Machine::new(board, gauges, loops, capture.clone(), reach));
     offer(input.as_ref(), inputs);
     offer(control.as_ref(), machine.clone());
 

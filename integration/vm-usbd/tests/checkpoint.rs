@@ -38,11 +38,12 @@ impl Host {
         format!(
             "--controller ehci,id=e0,ports=2,socket={} --controller ohci,id=o0,socket={} \
              --device storage,bus=e0,id=d,file={} --device hub,bus=o0,id=h0 \
-             --device keyboard,bus=h0 --control {}",
+             --device keyboard,bus=h0 --control {} --allow-path {}",
             self.socket.display(),
             self.folder.path("ohci").display(),
             self.image.display(),
-            self.control.display()
+            self.control.display(),
+            self.folder.0.display()
         )
     }
 

@@ -26,10 +26,11 @@ impl Served {
         let (e, o, control) = (folder.path("e"), folder.path("o"), folder.path("control"));
         let arguments = format!(
             "--controller ehci,id=e0,ports=2,socket={} --controller ohci,id=o0,ports=1,socket={} \
-             --control {} {more}",
+             --control {} --allow-path {} {more}",
             e.display(),
             o.display(),
-            control.display()
+            control.display(),
+            folder.0.display()
         );
         let server = Running::start(&arguments, &[&e, &o, &control]);
         Self { folder, server, ehci: e, control }
@@ -133,7 +134,7 @@ fn what_cannot_be_done_is_one_line_and_changes_nothing() {
         ("attach keyboard", "bus= is missing"),
         ("attach mouse,bus=o0", "\"mouse\" is not one of storage, keyboard"),
         (&format!("attach storage,bus=o0,file={image}"), "in use"),
-        ("attach storage,bus=o0,file=/nowhere/x", "/nowhere/x"),
+        ("attach storage,bus=o0,file=/nowhere/x", "there is no image \"/nowhere/x\""),
         ("detach x", "there is no device \"x\""),
         ("detach h0:x", "there is no device \"h0:x\""),
         ("detach x:1", "there is no controller or hub with id \"x\""),

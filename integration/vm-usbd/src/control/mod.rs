@@ -16,6 +16,7 @@ use crate::gauge::Gauge;
 use crate::lines::Answer;
 use crate::pcap::Capture;
 use crate::plugboard::Plugboard;
+use crate::sandbox::files::Reach;
 use crate::statistics::{CaptureCounts, Statistics};
 
 /// What verbs act upon. Its locks are held for one verb at most; no controller's loop takes any.
@@ -25,17 +26,25 @@ pub struct Machine {
     gauges: Vec<Arc<Gauge>>,
     loops: Vec<Loop>,
     capture: Option<Capture>,
+    reach: Reach,
 }
 
 impl Machine {
-    /// A machine whose devices are on `board`, with a gauge and a loop for each controller.
+    /// A machine whose devices are on `board`, with a gauge and a loop for each controller. Requests may
+    /// name the paths in `reach`.
     pub fn new(
         board: Plugboard,
         gauges: Vec<Arc<Gauge>>,
         loops: Vec<Loop>,
         capture: Option<Capture>,
+        reach: Reach,
     ) -> Self {
-        Self { board: Mutex::new(board), gauges, loops, capture }
+        Self { board: Mutex::new(board), gauges, loops, capture, reach }
+    }
+
+    /// Which files may be used.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     /// The controllers' loops.
@@ -128,7 +137,7 @@ mod tests {
             bus("o0", Port::classic, Speed::Full),
         ]);
         let gauge = Gauge::new("e0".to_owned(), ControllerKind::Ehci);
-        Machine::new(board, vec![Arc::new(gauge)], Vec::new(), None)
+        Machine::new(board, vec![Arc::new(gauge)], Vec::new(), None, Reach::anywhere())
     }
 
     fn ask(machine: &Machine, line: &str) -> String {

@@ -15,6 +15,7 @@ use crate::checkpoint::{self, CheckpointError};
 use crate::cli::DeviceOptions;
 use crate::options::OptionError;
 use crate::plugboard::{PlugError, Plugged, Slot};
+use crate::sandbox::files::OutOfReach;
 use crate::statistics::Statistics;
 use crate::table::{Align, table};
 
@@ -75,6 +76,9 @@ pub enum VerbError {
     /// The device's options are wrong.
     #[error(transparent)]
     Options(#[from] OptionError),
+    /// A path is none that may be used.
+    #[error(transparent)]
+    OutOfReach(#[from] OutOfReach),
     /// It cannot be plugged in or pulled out.
     #[error(transparent)]
     Plug(#[from] PlugError),
@@ -94,11 +98,13 @@ impl Verb {
             Self::Stats => Reply::Statistics(machine.statistics()),
             Self::Attach { device } => {
                 let options: DeviceOptions = device.parse()?;
+                options.kind.file().map_or(Ok(()), |file| machine.reach().check(file))?;
                 Reply::Attached(machine.board().attach(&options)?)
             }
             Self::Detach { device } => Reply::Detached(machine.board().detach(device)?),
             Self::Replug { device } => Reply::Attached(machine.board().replug(device)?),
             Self::Save { path } => {
+                machine.reach().check_folder(path)?;
                 // Nothing is plugged in or pulled out meanwhile.
                 let board = machine.board();
                 let bytes = checkpoint::take(machine.loops(), &board.root_ports())?;

@@ -76,8 +76,14 @@ impl Running {
         running
     }
 
-    /// Its error output, to the end.
+    /// Its error output, to the end, without what it says of the kernel it runs on.
     pub fn said(&mut self) -> String {
+        let text = self.everything_said();
+        text.split_inclusive('\n').filter(|line| !line.contains("warn: sandbox: ")).collect()
+    }
+
+    /// Its error output, to the end.
+    pub fn everything_said(&mut self) -> String {
         let mut text = String::new();
         self.child.stderr.as_mut().unwrap().read_to_string(&mut text).unwrap();
         text

@@ -71,6 +71,7 @@ impl Server {
         let mut command = Command::new(program);
         command.args(arguments(rig, run, pacing));
         command.arg("--input").arg(hand.input()).arg("--control").arg(hand.control());
+        command.arg("--allow-path").arg(run);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
         let child =
             command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
