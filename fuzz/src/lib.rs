@@ -32,4 +32,5 @@ pub mod ohci;
 pub mod ohci_schedule;
 pub mod pci;
 pub mod snapshot;
+pub mod vfio_user;
 pub mod word;
