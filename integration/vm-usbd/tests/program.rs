@@ -258,3 +258,29 @@ fn what_a_guest_wrote_is_in_the_image_after_sigterm() {
     assert_eq!(found, sector);
     assert_eq!(server.said(), "");
 }
+
+#[test]
+fn a_server_without_descriptors_left_says_so_once_and_waits() {
+    let folder = Folder::new("descriptors");
+    let (socket, control) = (folder.path("e"), folder.path("control"));
+    let arguments = format!(
+        "--controller ehci,id=e0,socket={} --control {}",
+        socket.display(),
+        control.display()
+    );
+    // Enough to start, and too few for as many connections as there may be.
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -n 20 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_vm-usbd")]);
+    command.args(words(&arguments)).env_remove("RUST_LOG");
+    let mut server = Running::spawn(command, &[&socket, &control]);
+    let crowd: Vec<_> = (0..16).map(|_| UnixStream::connect(&control).unwrap()).collect();
+    let said = BufReader::new(server.child.stderr.take().unwrap());
+    let mut said = said.lines().map(|line| line.unwrap()).filter(|line| !line.contains("sandbox"));
+    let line = said.next().unwrap();
+    assert!(line.contains("cannot take a client for now: Too many open files"), "{line}");
+    drop(crowd);
+    let list = program(&words(&format!("ctl {} list", control.display()))).output().unwrap();
+    assert!(list.status.success(), "served again: {list:?}");
+    assert!(server.end(rustix::process::Signal::TERM).success());
+    assert_eq!(said.collect::<Vec<_>>(), Vec::<String>::new(), "once");
+}
