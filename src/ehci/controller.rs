@@ -31,6 +31,10 @@ const WINDOW: u64 = 0x1000;
 /// bus does not send late what it missed; half of the shortest frame list is the most that cannot be
 /// mistaken for what the driver queued since.
 const CATCH_UP: u64 = 1024;
+/// Microframes after the start of a longer pause in which the split transactions that it interrupted
+/// are completed: those of the frame they were started in, and of the next (EHCI 4.12.2.1). Otherwise
+/// what a device behind a translator had just said would be lost, and its endpoint halted.
+const SPLIT_TAIL: u64 = 2 * MICROFRAMES;
 /// Bounds in ms of the interval at which an idle periodic schedule is looked at: a driver links a
 /// queue head without telling the controller, right after other activity as a rule.
 const IDLE_LOOK: (u64, u64) = (1, 100);
@@ -300,9 +304,18 @@ impl Ehci {
             let skipped = at.saturating_sub(self.next_microframe);
             self.frames.skipped = self.frames.skipped.saturating_add(skipped);
         }
-        self.next_microframe = now.saturating_add(1);
+        let interrupted = std::mem::replace(&mut self.next_microframe, now.saturating_add(1));
         let mut worked = false;
         let mut budget = Budget::turn();
+        if at > interrupted
+            && self.periodic.active
+            && let Some(dma) = context.dma()
+        {
+            let last = interrupted.saturating_add(SPLIT_TAIL).min(at).saturating_sub(1);
+            let periodic = self.periodic;
+            let mut engine = self.engine(dma, context.now);
+            periodic.complete_splits(&mut engine, interrupted, last, &mut budget)?;
+        }
         // Frame by frame: PSE counts at frame boundaries (EHCI 4.6).
         while at <= now {
             if at.is_multiple_of(MICROFRAMES) {

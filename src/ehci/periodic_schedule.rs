@@ -110,12 +110,31 @@ impl PeriodicSchedule {
             if at > to {
                 break;
             }
-            self.microframe(engine, entry, at, budget)?;
+            self.microframe(engine, entry, at, budget, false)?;
             any = true;
             at = at.saturating_add(1);
         }
         budget.missed = budget.missed.saturating_add(to.saturating_add(1).saturating_sub(at));
         Ok(any)
+    }
+
+    /// Completes, in the microframes `from` to `to`, the split transactions of interrupt endpoints that
+    /// were started before them. Nothing else is carried out.
+    ///
+    /// # Errors
+    /// If a structure or a buffer is not in guest RAM.
+    pub(super) fn complete_splits<M: GuestMemory + ?Sized>(
+        &self,
+        engine: &mut Engine<'_, M>,
+        from: Microframe,
+        to: Microframe,
+        budget: &mut Budget,
+    ) -> Result<(), DmaError> {
+        for at in from..=to {
+            let entry = self.entry(engine, at)?;
+            self.microframe(engine, entry, at, budget, true)?;
+        }
+        Ok(())
     }
 
     /// When there is something to do next, from `from` on, as the list is now. What cannot be read
@@ -214,13 +233,15 @@ impl PeriodicSchedule {
         Ok(busy)
     }
 
-    /// One microframe: every element whose turn it is acts, in the order of the list.
+    /// One microframe: every element whose turn it is acts, in the order of the list; with
+    /// `completing`, only those do that complete what was started earlier.
     fn microframe<M: GuestMemory + ?Sized>(
         &self,
         engine: &mut Engine<'_, M>,
         entry: Link,
         at: Microframe,
         budget: &mut Budget,
+        completing: bool,
     ) -> Result<(), DmaError> {
         let mut link = entry;
         let mut bytes = 0u32;
@@ -238,20 +259,20 @@ impl PeriodicSchedule {
                 Element::QueueHead => {
                     let head = QueueHead::load(&engine.memory, address)?;
                     if let Visit::Executed { bytes: moved, .. } =
-                        visit(&head, engine, at, saved.is_some())?
+                        visit(&head, engine, at, completing || saved.is_some())?
                     {
                         bytes = bytes.saturating_add(moved);
                     }
                     link = head.link;
                 }
                 Element::IsochronousTd => {
-                    if saved.is_none() {
+                    if saved.is_none() && !completing {
                         bytes = bytes.saturating_add(itd::execute(engine, address, slot(at))?);
                     }
                     link = Link(engine.memory.load(address, 0)?);
                 }
                 Element::SplitIsochronousTd => {
-                    if saved.is_none() {
+                    if saved.is_none() && !completing {
                         bytes = bytes.saturating_add(sitd::execute(engine, address, at)?);
                     }
                     link = Link(engine.memory.load(address, 0)?);
@@ -260,6 +281,7 @@ impl PeriodicSchedule {
                     let normal = Link(engine.memory.load(address, 0)?);
                     let spans = SPAN_MICROFRAMES.wrapping_shr(slot(at)) & 1 != 0;
                     link = match (spans, saved) {
+                        _ if completing => normal,
                         (false, _) => normal,
                         (true, None) => {
                             // Save-Place if there is a way back, else Restore.

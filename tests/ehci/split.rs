@@ -333,3 +333,21 @@ fn a_split_that_spans_two_frames_is_completed_in_the_second() {
     assert_eq!(rig.brief(), [('S', 4), ('C', 6), ('C', 7), ('C', 0)]);
     assert!(is_done(rig.load(qtd + 8)));
 }
+
+#[test]
+fn a_host_that_stands_still_in_the_middle_of_a_split_transaction_loses_nothing() {
+    for millis in [1, 100, 200, 5_000, 3_600_000] {
+        let mut rig = Rig::new();
+        let mut queue = rig.interrupt(1, 0x01, 0x1c);
+        let buffer = rig.buffer(64);
+        rig.complete([plain(CompleteAnswer::Nyet), data(&[3; 8])]);
+        let qtd = rig.driver.submit(&mut queue, &[Td::new(Pid::In, buffer, 8)])[0];
+        rig.go();
+        rig.microframes(1);
+        assert_eq!(rig.brief(), [('S', 0)]);
+        rig.driver.machine.now = rig.driver.machine.now.after_millis(millis);
+        rig.driver.machine.run();
+        assert!(is_done(rig.load(qtd + 8)), "after {millis} ms");
+        assert_eq!(rig.bytes(buffer, 8), [3; 8], "after {millis} ms");
+    }
+}
