@@ -170,7 +170,11 @@ fn a_bad_bus_costs_time_but_no_byte() {
         for seed in 0..4 {
             let disk = RamDisk::zeroed(64);
             let storage = Storage::new(disk.clone(), Serial::from_name("disk"));
-            let device = Faulty::seeded(storage, seed, Odds { nak: 50, stall: 20, error: 100 });
+            let device = Faulty::seeded(
+                storage,
+                seed,
+                Odds { nak: 50, stall: 20, error: 100, ..Odds::default() },
+            );
             let injected = device.injected();
             let (mut host, enumerated) = bus.start(device);
             let host = &mut *host;

@@ -7,8 +7,8 @@
 //! before any device sees them, so enumeration always works.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::snapshot::{RestoreError, SaveError, State};
 use crate::time::Time;
 use crate::usb::{
     Buffer, BusError, Control, Description, EndpointAddress, LinkAnswer, LinkSleep, Notifier,
-    Outcome, Pid, SetupPacket, Status, Suspension, Transfer, UsbDevice, UsbHub,
+    Outcome, Pid, SetupPacket, Suspension, Transfer, UsbDevice, UsbHub,
 };
 
 /// Something that goes wrong with a transfer.
@@ -31,6 +31,17 @@ pub enum Fault {
     /// The transaction after this many good packets fails; the last one of the transfer, if it has
     /// fewer.
     ErrorAfter(usize, BusError),
+    /// The device begins and takes its time, [`Outcome::PENDING`], until [`Waiting::finish`].
+    Pending,
+    /// The device is not ready and promises to say when it is, [`Outcome::PARK`], until
+    /// [`Waiting::finish`].
+    Park,
+    /// The device moves no more than so many packets now. IN: an empty packet ends the transfer; what
+    /// is left comes with the next one. OUT: one packet at least is taken, the rest is offered again.
+    Short(usize),
+    /// The device hangs: nobody answers at its data endpoints, and class requests are refused, until it
+    /// is reset.
+    Hang,
 }
 
 /// How often faults happen, each in a thousand transfers.
@@ -43,6 +54,14 @@ pub struct Odds {
     /// [`Fault::Error`] and [`Fault::ErrorAfter`] of up to three packets, with any error that makes a
     /// host try again.
     pub error: u16,
+    /// [`Fault::Error`] with [`BusError::Babble`], after which a host does not try again.
+    pub babble: u16,
+    /// [`Fault::Pending`] or [`Fault::Park`]. Somebody has to call [`Waiting::finish`].
+    pub wait: u16,
+    /// [`Fault::Short`] of up to three packets.
+    pub short: u16,
+    /// [`Fault::Hang`].
+    pub hang: u16,
 }
 
 /// When which fault happens.
@@ -60,6 +79,8 @@ const KIND: &str = "faulty device";
 #[serde(deny_unknown_fields)]
 struct FaultyState {
     plan: PlanState,
+    #[serde(default)]
+    hung: bool,
     device: State,
 }
 
@@ -74,6 +95,8 @@ enum PlanState {
 pub struct Faulty<D> {
     device: D,
     plan: Plan,
+    hung: bool,
+    waiting: Waiting,
     injected: Injected,
 }
 
@@ -88,7 +111,71 @@ impl Injected {
     }
 }
 
+/// The transfers that a [`Faulty`] device keeps waiting; clones show the same ones.
+#[derive(Clone, Debug, Default)]
+pub struct Waiting(Arc<Mutex<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    notifier: Option<Notifier>,
+    /// What each endpoint that waits answers, until it is finished: `None`.
+    answers: HashMap<EndpointAddress, Option<Outcome>>,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the host waits to be told of any.
+    pub fn any(&self) -> bool {
+        self.lock().answers.values().any(Option::is_some)
+    }
+
+    /// What has begun is done, and what was promised is there: the host is told, and is served when it
+    /// asks again.
+    pub fn finish(&self) {
+        let mut held = self.lock();
+        let finished: Vec<_> = held
+            .answers
+            .iter_mut()
+            .filter_map(|(endpoint, answer)| answer.take().map(|_| *endpoint))
+            .collect();
+        let notifier = held.notifier.clone();
+        // The host may act in the call: it must not find this locked.
+        drop(held);
+        if let Some(notifier) = notifier {
+            finished.into_iter().for_each(|endpoint| notifier.ready(endpoint));
+        }
+    }
+
+    /// The endpoint answers this until it is finished.
+    fn hold(&self, endpoint: EndpointAddress, answer: Outcome) -> Outcome {
+        self.lock().answers.insert(endpoint, Some(answer));
+        answer
+    }
+
+    /// Whatever an endpoint waits for is off; says whether it did.
+    fn forget(&self, endpoint: EndpointAddress) -> bool {
+        self.lock().answers.remove(&endpoint).is_some()
+    }
+
+    fn forget_all(&self) {
+        self.lock().answers.clear();
+    }
+}
+
 impl<D: UsbDevice> Faulty<D> {
+    fn new(device: D, plan: Plan) -> Self {
+        Self {
+            device,
+            plan,
+            hung: false,
+            waiting: Waiting::default(),
+            injected: Injected::default(),
+        }
+    }
+
     /// Faults at an endpoint's next transfers, one after the other; `None` lets one pass, and so do
     /// all after the last. [`EndpointAddress::CONTROL`] stands for class requests.
     pub fn scripted(
@@ -99,17 +186,22 @@ impl<D: UsbDevice> Faulty<D> {
         for (endpoint, fault) in script {
             plan.entry(endpoint).or_default().push_back(fault);
         }
-        Self { device, plan: Plan::Script(plan), injected: Injected::default() }
+        Self::new(device, Plan::Script(plan))
     }
 
     /// Faults by chance, the same for the same seed and the same transfers.
     pub fn seeded(device: D, seed: u64, odds: Odds) -> Self {
-        Self { device, plan: Plan::Random(Random(seed), odds), injected: Injected::default() }
+        Self::new(device, Plan::Random(Random(seed), odds))
     }
 
     /// The count of faults, to keep when the device is plugged in.
     pub fn injected(&self) -> Injected {
         self.injected.clone()
+    }
+
+    /// The transfers that wait, to keep when the device is plugged in.
+    pub fn waiting(&self) -> Waiting {
+        self.waiting.clone()
     }
 
     /// What goes wrong with the next transfer at `endpoint`.
@@ -124,6 +216,28 @@ impl<D: UsbDevice> Faulty<D> {
         fault
     }
 
+    /// Shows the device the first `packets` packets of a transfer, but not the last one, and says how
+    /// many bytes those are besides its answer; `None` if that is no packet at all.
+    fn start(
+        &mut self,
+        endpoint: EndpointAddress,
+        transfer: &mut Transfer<'_>,
+        packets: usize,
+    ) -> Option<(usize, Outcome)> {
+        let packet = usize::from(transfer.max_packet).max(1);
+        let last = transfer.buffer.len().saturating_sub(1);
+        let whole = last.saturating_sub(last.checked_rem(packet).unwrap_or(0));
+        let len = packets.saturating_mul(packet).min(whole);
+        if len == 0 {
+            return None;
+        }
+        let outcome = self.device.transfer(
+            endpoint,
+            &mut Transfer { buffer: &mut Prefix { buffer: transfer.buffer, len }, ..*transfer },
+        );
+        Some((len, outcome))
+    }
+
     /// Lets the device see the first `packets` packets of a transfer, and fails the next one.
     fn fail_after(
         &mut self,
@@ -132,21 +246,29 @@ impl<D: UsbDevice> Faulty<D> {
         packets: usize,
         error: BusError,
     ) -> Outcome {
-        let packet = usize::from(transfer.max_packet).max(1);
-        let last = transfer.buffer.len().saturating_sub(1);
-        let whole = last.saturating_sub(last.checked_rem(packet).unwrap_or(0));
-        let len = packets.saturating_mul(packet).min(whole);
-        if len == 0 {
-            return Outcome::failed(0, error);
-        }
-        let outcome = self.device.transfer(
-            endpoint,
-            &mut Transfer { buffer: &mut Prefix { buffer: transfer.buffer, len }, ..*transfer },
-        );
-        match outcome.status {
+        match self.start(endpoint, transfer, packets) {
+            None => Outcome::failed(0, error),
             // There is a next packet, and it is lost.
-            Status::Complete if outcome.bytes == len => Outcome::failed(len, error),
-            _ => outcome,
+            Some((len, outcome)) if outcome == Outcome::complete(len) => {
+                Outcome::failed(len, error)
+            }
+            Some((_, outcome)) => outcome,
+        }
+    }
+
+    /// Ends a transfer after `packets` packets, if it has more.
+    fn shorten(
+        &mut self,
+        endpoint: EndpointAddress,
+        transfer: &mut Transfer<'_>,
+        packets: usize,
+    ) -> Outcome {
+        if transfer.pid == Pid::In && packets == 0 && !transfer.buffer.is_empty() {
+            return Outcome::complete(0);
+        }
+        match self.start(endpoint, transfer, packets.max(1)) {
+            Some((_, outcome)) => outcome,
+            None => self.device.transfer(endpoint, transfer),
         }
     }
 }
@@ -156,17 +278,28 @@ impl Odds {
         /// What makes a host try again.
         const ERRORS: [BusError; 4] =
             [BusError::Timeout, BusError::Crc, BusError::BitStuffing, BusError::PidCheck];
-        let chance = random.below(1000);
-        let stall = self.nak.saturating_add(self.stall);
-        let error = stall.saturating_add(self.error);
-        if chance < self.nak.into() {
+        let mut chance = random.below(1000);
+        let mut falls = |odds: u16| {
+            let falls = chance < odds.into();
+            chance = chance.wrapping_sub(odds.into());
+            falls
+        };
+        if falls(self.nak) {
             Some(Fault::Nak)
-        } else if chance < stall.into() {
+        } else if falls(self.stall) {
             Some(Fault::Stall)
-        } else if chance < error.into() {
+        } else if falls(self.error) {
             let packets = random.below(4) as usize;
             let error = ERRORS.get(random.below(4) as usize).copied().unwrap_or(BusError::Timeout);
             Some(Fault::ErrorAfter(packets, error))
+        } else if falls(self.babble) {
+            Some(Fault::Error(BusError::Babble))
+        } else if falls(self.wait) {
+            Some(if random.below(2) == 0 { Fault::Pending } else { Fault::Park })
+        } else if falls(self.short) {
+            Some(Fault::Short(random.below(4) as usize))
+        } else if falls(self.hang) {
+            Some(Fault::Hang)
         } else {
             None
         }
@@ -179,10 +312,14 @@ impl<D: UsbDevice> UsbDevice for Faulty<D> {
     }
 
     fn attached(&mut self, notifier: Notifier) {
+        self.waiting.lock().notifier = Some(notifier.clone());
         self.device.attached(notifier);
     }
 
     fn configured(&mut self, value: u8) {
+        self.waiting.forget_all();
+        // A bus reset; so is the choice of no configuration.
+        self.hung &= value != 0;
         self.device.configured(value);
     }
 
@@ -197,12 +334,25 @@ impl<D: UsbDevice> UsbDevice for Faulty<D> {
             Plan::Random(..) => None,
         };
         match fault {
+            _ if self.hung => Control::Stall,
             Some(Fault::Stall) => Control::Stall,
             _ => self.device.control(request, data),
         }
     }
 
     fn transfer(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
+        if self.hung {
+            return Outcome::TIMEOUT;
+        }
+        let held = self.waiting.lock().answers.get(&endpoint).copied();
+        match held {
+            Some(Some(answer)) => return answer,
+            Some(None) => {
+                self.waiting.forget(endpoint);
+                return self.device.transfer(endpoint, transfer);
+            }
+            None => {}
+        }
         match self.draw(endpoint) {
             None => self.device.transfer(endpoint, transfer),
             Some(Fault::Nak) => Outcome::NAK,
@@ -211,11 +361,25 @@ impl<D: UsbDevice> UsbDevice for Faulty<D> {
             Some(Fault::ErrorAfter(packets, error)) => {
                 self.fail_after(endpoint, transfer, packets, error)
             }
+            Some(Fault::Pending) => self.waiting.hold(endpoint, Outcome::PENDING),
+            Some(Fault::Park) => self.waiting.hold(endpoint, Outcome::PARK),
+            Some(Fault::Short(packets)) => self.shorten(endpoint, transfer, packets),
+            Some(Fault::Hang) => {
+                self.hung = true;
+                Outcome::TIMEOUT
+            }
         }
     }
 
     fn isochronous(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
+        if self.hung {
+            return Outcome::TIMEOUT;
+        }
         match self.draw(endpoint) {
+            Some(Fault::Hang) => {
+                self.hung = true;
+                Outcome::TIMEOUT
+            }
             Some(Fault::Error(error) | Fault::ErrorAfter(_, error)) => {
                 // The device spoke, or was spoken to, but nobody heard it.
                 let mut lost = vec![0; transfer.buffer.len()];
@@ -225,16 +389,20 @@ impl<D: UsbDevice> UsbDevice for Faulty<D> {
                 }
                 Outcome::failed(0, error)
             }
-            // There is no NAK and no STALL to send.
+            // There is no handshake to send, and no time to take.
             _ => self.device.isochronous(endpoint, transfer),
         }
     }
 
     fn cancel(&mut self, endpoint: EndpointAddress) {
-        self.device.cancel(endpoint);
+        // The device has not seen what waits.
+        if !self.waiting.forget(endpoint) {
+            self.device.cancel(endpoint);
+        }
     }
 
     fn halt_cleared(&mut self, endpoint: EndpointAddress) {
+        self.waiting.forget(endpoint);
         self.device.halt_cleared(endpoint);
     }
 
@@ -251,8 +419,8 @@ impl<D: UsbDevice> UsbDevice for Faulty<D> {
     }
 
     fn save(&self, now: Time) -> Result<State, SaveError> {
-        // How many faults there were is a statistic of this process.
-        let Self { device, plan, injected: _ } = self;
+        // How many faults there were is a statistic of this process. What waits has not begun.
+        let Self { device, plan, hung, waiting: _, injected: _ } = self;
         let plan = match plan {
             Plan::Script(script) => {
                 let mut script: Vec<_> =
@@ -262,11 +430,13 @@ impl<D: UsbDevice> UsbDevice for Faulty<D> {
             }
             Plan::Random(random, _) => PlanState::Random(random.0),
         };
-        State::of(KIND, &FaultyState { plan, device: device.save(now)? })
+        State::of(KIND, &FaultyState { plan, hung: *hung, device: device.save(now)? })
     }
 
     fn restore(&mut self, state: &State, now: Time) -> Result<(), RestoreError> {
-        let FaultyState { plan, device } = state.to(KIND)?;
+        let FaultyState { plan, hung, device } = state.to(KIND)?;
+        self.hung = hung;
+        self.waiting.forget_all();
         match (plan, &mut self.plan) {
             (PlanState::Script(script), Plan::Script(present)) => {
                 *present = script.into_iter().collect();
@@ -343,6 +513,7 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::devices::loopback::{Loopback, Pattern};
     use crate::devices::storage::{RamDisk, Serial, Storage};
     use crate::usb::Toggle;
 
@@ -350,6 +521,13 @@ mod tests {
 
     fn disk() -> Storage {
         Storage::new(RamDisk::zeroed(8), Serial::from_name("disk"))
+    }
+
+    /// It takes whatever is sent.
+    fn sink() -> Loopback {
+        let mut device = Loopback::new(Pattern::Unchecked);
+        device.configured(3);
+        device
     }
 
     fn offer(device: &mut impl UsbDevice, len: usize) -> Outcome {
@@ -391,8 +569,43 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_waits_until_it_is_finished_and_is_served_then() {
+        let script = [Some(Fault::Pending), Some(Fault::Park), Some(Fault::Park)];
+        let mut device = Faulty::scripted(sink(), script.map(|fault| (OUT, fault)));
+        let waiting = device.waiting();
+        for answer in [Outcome::PENDING, Outcome::PARK] {
+            assert!(!waiting.any());
+            assert_eq!(offer(&mut device, 31), answer);
+            assert_eq!(offer(&mut device, 31), answer, "whoever asks early hears the same");
+            assert!(waiting.any());
+            waiting.finish();
+            assert_eq!(offer(&mut device, 31), Outcome::complete(31));
+        }
+        assert_eq!(offer(&mut device, 31), Outcome::PARK);
+        device.cancel(OUT);
+        assert!(!waiting.any(), "the host gave it up");
+    }
+
+    #[test]
+    fn a_short_transfer_has_no_more_packets_than_said() {
+        let short = |packets| Some(Fault::Short(packets));
+        let mut device = Faulty::scripted(sink(), [(OUT, short(2)), (OUT, short(0))]);
+        assert_eq!(offer(&mut device, 200), Outcome::complete(128));
+        assert_eq!(offer(&mut device, 200), Outcome::complete(64), "one packet is moved at least");
+    }
+
+    #[test]
+    fn a_device_that_hangs_is_silent_until_it_is_reset() {
+        let mut device = Faulty::scripted(sink(), [(OUT, Some(Fault::Hang))]);
+        assert_eq!(offer(&mut device, 31), Outcome::TIMEOUT);
+        assert_eq!(offer(&mut device, 31), Outcome::TIMEOUT);
+        device.configured(0);
+        assert_eq!(offer(&mut device, 31), Outcome::complete(31));
+    }
+
+    #[test]
     fn the_same_seed_brings_the_same_faults() {
-        let odds = Odds { nak: 100, stall: 50, error: 100 };
+        let odds = Odds { nak: 100, stall: 50, error: 100, ..Odds::default() };
         let faults = |seed| {
             let mut device = Faulty::seeded(disk(), seed, odds);
             (0..2000).map(|_| device.draw(OUT)).collect::<Vec<_>>()

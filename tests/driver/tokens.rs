@@ -92,7 +92,7 @@ impl Rig {
             Kind::Hub => Box::new(Hub::new(HubOptions::default()).unwrap()),
             Kind::Printer => Box::new(Printer::new(Discard)),
             Kind::BadDay(seed) => {
-                let odds = Odds { nak: 100, stall: 100, error: 200 };
+                let odds = Odds { nak: 100, stall: 100, error: 200, ..Odds::default() };
                 Box::new(Faulty::seeded(Loopback::new(Pattern::Unchecked), seed, odds))
             }
         };

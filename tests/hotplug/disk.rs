@@ -73,7 +73,7 @@ impl Job for Disk {
     fn device(&mut self, _speed: Speed) -> Box<dyn UsbDevice> {
         let storage = Storage::new(self.medium.clone(), Serial::from_name("disk"));
         // A device that is busy now and then, so that transfers take their time.
-        Box::new(Faulty::seeded(storage, self.dice.roll(), Odds { nak: 100, stall: 0, error: 0 }))
+        Box::new(Faulty::seeded(storage, self.dice.roll(), Odds { nak: 100, ..Odds::default() }))
     }
 
     fn bind(&mut self, host: &mut dyn HostDriver, found: &Enumerated) -> Result<(), TransferError> {

@@ -132,7 +132,11 @@ fn a_driver_that_recovers_gets_every_byte_across_a_bad_bus() {
     for seed in 0..20 {
         let disk = RamDisk::new(pattern(64 * BLOCK), BlockSize::B512);
         let storage = Storage::new(disk.clone(), Serial::from_name("disk"));
-        let device = Faulty::seeded(storage, seed, Odds { nak: 100, stall: 20, error: 100 });
+        let device = Faulty::seeded(
+            storage,
+            seed,
+            Odds { nak: 100, stall: 20, error: 100, ..Odds::default() },
+        );
         let injected = device.injected();
         let mut host = DirectHost::new(Speed::Full, device);
         host.piece = 2048;
