@@ -24,7 +24,7 @@ type Saved = (Vec<u8>, Vec<u8>);
 fn ehci() -> &'static Saved {
     static SAVED: OnceLock<Saved> = OnceLock::new();
     SAVED.get_or_init(|| {
-        let (host, topology) = used(&Media::default(), 3, EhciDriver::new);
+        let (host, topology) = used::<Ehci, _>(&Media::default(), 3, EhciDriver::new);
         let machine = &host.machine;
         (save(&machine.controller, &topology.ports, machine.now), machine.bytes(0, USED))
     })
@@ -33,7 +33,7 @@ fn ehci() -> &'static Saved {
 fn ohci() -> &'static Saved {
     static SAVED: OnceLock<Saved> = OnceLock::new();
     SAVED.get_or_init(|| {
-        let (host, topology) = used(&Media::default(), 4, OhciDriver::start);
+        let (host, topology) = used::<Ohci, _>(&Media::default(), 4, OhciDriver::start);
         let machine = &host.machine;
         (save(&machine.controller, &topology.ports, machine.now), machine.bytes(0, USED))
     })

@@ -4,12 +4,14 @@
 //! leaves the asynchronous schedule by two rings of the doorbell; interrupt queue heads hang in the
 //! frame list, slow ones before fast ones.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use vm_memory::GuestMemoryMmap;
+use vm_usb::controller::HostController;
 use vm_usb::ehci::Ehci;
 use vm_usb::usb::{Direction, EndpointAddress, Pid, SetupPacket, Speed, request};
 
-use super::host::{Device, HostDriver, Pipe, TransferError};
+use super::host::{Background, Device, HostDriver, Pipe, TransferError};
 use super::machine::Machine;
 
 /// Offsets of the operational registers, with CAPLENGTH as this driver expects it.
@@ -113,6 +115,8 @@ pub const CONTROL: u32 = 1 << 27;
 /// queue heads and 4096 elements looked ahead at, with the accesses that each takes at most.
 pub const MOST_ACCESSES: u64 = 8192 * 24 + 1024 * 64 + 4096 * 24;
 
+/// What the controller writes to in a queue head: where, and how much (EHCI 3.6, appendix B).
+const OVERLAY: (u32, u32) = (0x0c, 0x38);
 /// Entries of the frame list.
 pub const FRAMES: u32 = 1024;
 /// Bytes of a QH and of a qTD in their longest form.
@@ -193,14 +197,14 @@ impl Td {
 }
 
 /// The driver, with the machine it runs on.
-pub struct EhciDriver {
-    pub machine: Machine<Ehci>,
+pub struct EhciDriver<C = Ehci> {
+    pub machine: Machine<C>,
     /// The head of the asynchronous ring: halted, and never given work.
     pub ring: u32,
     /// The dummy of the ring's head, where short reads end.
     pub stop: u32,
     pub frame_list: u32,
-    queues: HashMap<(u8, u8), Queue>,
+    queues: BTreeMap<(u8, u8), Queue>,
     /// Period of each interrupt queue head.
     periods: HashMap<u32, u32>,
     /// The hub with the transaction translator of each full- or low-speed device, and its port.
@@ -217,15 +221,15 @@ pub struct EhciDriver {
     scratch: (u32, u32),
 }
 
-impl EhciDriver {
+impl<C: HostController<GuestMemoryMmap>> EhciDriver<C> {
     /// Takes the controller over: halt, reset, schedules, run, ports (EHCI 4.1).
-    pub fn new(machine: Machine<Ehci>) -> Self {
+    pub fn new(machine: Machine<C>) -> Self {
         let mut driver = Self {
             machine,
             ring: 0,
             stop: 0,
             frame_list: 0,
-            queues: HashMap::new(),
+            queues: BTreeMap::new(),
             periods: HashMap::new(),
             translators: HashMap::new(),
             events: Vec::new(),
@@ -303,7 +307,7 @@ impl EhciDriver {
     }
 
     /// Lets time pass, serving interrupts, until `done`; false if `millis` go by first.
-    pub fn wait(&mut self, millis: u64, mut done: impl FnMut(&mut Machine<Ehci>) -> bool) -> bool {
+    pub fn wait(&mut self, millis: u64, mut done: impl FnMut(&mut Machine<C>) -> bool) -> bool {
         let begin = self.machine.now;
         loop {
             self.service();
@@ -315,7 +319,11 @@ impl EhciDriver {
                 return false;
             }
             // Look closely at first, less so when it takes longer.
-            self.machine.advance_micros(if waited < 20 { 10 } else { 200 });
+            self.machine.advance_micros(match waited {
+                ..20 => 10,
+                20..200 => 200,
+                _ => 2_000,
+            });
         }
     }
 
@@ -333,8 +341,8 @@ impl EhciDriver {
 
     /// A device is gone: its queues leave the schedules, and their memory is the driver's again.
     pub fn forget(&mut self, address: u8) {
-        let gone: Vec<_> = self.queues.extract_if(|key, _| key.0 == address).collect();
-        for (_, queue) in gone {
+        let gone: Vec<_> = self.queues.keys().copied().filter(|key| key.0 == address).collect();
+        for queue in gone.iter().filter_map(|key| self.queues.remove(key)).collect::<Vec<_>>() {
             match queue.period {
                 None => self.unlink(&queue),
                 Some(_) => self.unlink_periodic(&queue),
@@ -377,6 +385,7 @@ impl EhciDriver {
     /// Puts a queue head into the ring's memory, right behind the ring's head.
     pub fn insert(&mut self, queue: &Queue) {
         let m = &mut self.machine;
+        m.lent.lend(queue.head + OVERLAY.0, OVERLAY.1);
         let next = m.load(self.ring);
         m.store(queue.head, next);
         m.store(self.ring, queue.head | QUEUE_HEAD);
@@ -443,11 +452,13 @@ impl EhciDriver {
         self.cut_out(queue);
         self.ring_doorbell();
         self.ring_doorbell();
+        self.machine.lent.take_back(queue.head + OVERLAY.0);
     }
 
     /// Links an interrupt queue head into every `period`-th frame, behind slower ones.
     pub fn link_periodic(&mut self, queue: &Queue, phase: u32) {
         let period = queue.period.expect("an interrupt queue");
+        self.machine.lent.lend(queue.head + OVERLAY.0, OVERLAY.1);
         for frame in (phase..FRAMES).step_by(period as usize) {
             let mut at = self.frame_list + 4 * frame;
             loop {
@@ -487,6 +498,7 @@ impl EhciDriver {
             }
         }
         self.machine.advance_micros(1_125);
+        self.machine.lent.take_back(queue.head + OVERLAY.0);
     }
 
     /// Appends qTDs to a queue: the first takes the place of the old dummy, whose token is stored
@@ -501,6 +513,8 @@ impl EhciDriver {
             m.store(places[n], places[n + 1]);
             m.store(places[n] + 4, td.alternate.unwrap_or(TERMINATE));
             m.store_all(places[n] + 0x0c, &td.pages());
+            m.lent.lend(places[n] + 8, 4);
+            m.lent.lend(td.buffer, td.len);
             m.store(places[n] + 8, td.token());
         }
         queue.dummy = places.pop().expect("one more than qTDs");
@@ -539,27 +553,6 @@ impl EhciDriver {
         }
     }
 
-    /// Waits for qTDs that were submitted in a row; returns the last one's token that counts: of the
-    /// one that ended the transfer.
-    fn wait_for(&mut self, qtds: &[u32], millis: u64) -> Option<Ended> {
-        let mut ended = None;
-        self.wait(millis, |m| {
-            for (n, qtd) in qtds.iter().enumerate() {
-                let t = m.load(qtd + 8);
-                if t & token::ACTIVE != 0 {
-                    return false;
-                }
-                let last = n + 1 == qtds.len();
-                if last || t & token::HALTED != 0 || token::total(t) != 0 {
-                    ended = Some(Ended { token: t, at: n });
-                    return true;
-                }
-            }
-            true
-        });
-        ended
-    }
-
     fn error(&self, token: u32) -> Option<TransferError> {
         if token & token::HALTED == 0 {
             return None;
@@ -581,30 +574,39 @@ impl EhciDriver {
         millis: u64,
     ) -> Result<Ended, TransferError> {
         let qtds = self.submit(queue, tds);
-        let ended = self.wait_for(&qtds, millis);
+        self.wait(millis, |m| ended(m, &qtds).is_some());
+        self.end(queue, tds, qtds)
+    }
+
+    /// Cleans up after a transfer, or withdraws it if it is not over.
+    fn end(&mut self, queue: &Queue, tds: &[Td], qtds: Vec<u32>) -> Result<Ended, TransferError> {
+        let mut end = ended(&self.machine, &qtds);
         if self.events.iter().any(|e| e & sts::SYSTEM_ERROR != 0) {
             return Err(TransferError::ControllerDied);
         }
-        let halted = ended.and_then(|e| self.error(e.token));
-        let stopped = ended.is_none_or(|e| e.at + 1 < tds.len());
-        if halted.is_some() || stopped {
+        let halted = end.and_then(|e| self.error(e.token)).is_some();
+        let stopped = end.is_none_or(|e| e.at + 1 < tds.len());
+        if halted || stopped {
             // Nothing of this transfer may be carried out any more.
             match queue.period {
                 None => self.unlink(queue),
                 Some(_) => self.unlink_periodic(queue),
             }
+            // It may have come to its end while it was withdrawn.
+            end = ended(&self.machine, &qtds);
             self.restart(queue, queue.dummy);
             match queue.period {
                 None => self.link(queue),
                 Some(_) => self.link_periodic(queue, 0),
             }
         }
-        self.free.extend(qtds);
-        match (ended, halted) {
-            (_, Some(error)) => Err(error),
-            (Some(ended), None) => Ok(ended),
-            (None, None) => Err(TransferError::TimedOut),
+        for (td, qtd) in tds.iter().zip(&qtds) {
+            self.machine.lent.take_back(qtd + 8);
+            self.machine.lent.take_back(td.buffer);
         }
+        self.free.extend(qtds);
+        let end = end.ok_or(TransferError::TimedOut)?;
+        self.error(end.token).map_or(Ok(end), Err)
     }
 
     /// Isochronous packets of a full-speed device, one in each of the next frames: sends those of an OUT
@@ -776,6 +778,21 @@ impl EhciDriver {
     }
 }
 
+/// How qTDs that were submitted in a row ended, if they did.
+fn ended<C: HostController<GuestMemoryMmap>>(m: &Machine<C>, qtds: &[u32]) -> Option<Ended> {
+    for (n, qtd) in qtds.iter().enumerate() {
+        let token = m.load(qtd + 8);
+        if token & token::ACTIVE != 0 {
+            return None;
+        }
+        let last = n + 1 == qtds.len();
+        if last || token & token::HALTED != 0 || token::total(token) != 0 {
+            return Some(Ended { token, at: n });
+        }
+    }
+    None
+}
+
 /// How a transfer ended.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
@@ -784,7 +801,7 @@ struct Ended {
     at: usize,
 }
 
-impl HostDriver for EhciDriver {
+impl<C: HostController<GuestMemoryMmap>> HostDriver for EhciDriver<C> {
     fn ports(&mut self) -> usize {
         (self.machine.read32(4) & 0xf) as usize
     }
@@ -809,7 +826,8 @@ impl HostDriver for EhciDriver {
         let done = self.wait(1, |m| m.read32(reg::PORTSC + 4 * n as u64) & port::RESET == 0);
         assert!(done, "the reset ends");
         let status = self.port(n);
-        if status & port::CONNECT == 0 {
+        if status & port::CONNECT == 0 || status & port::CONNECT_CHANGE != 0 {
+            // It went, and what may be there now was not reset.
             return None;
         }
         if status & port::ENABLED == 0 {
@@ -856,6 +874,10 @@ impl HostDriver for EhciDriver {
             self.restart(&queue, queue.dummy);
             self.link(&queue);
         }
+        for (td, qtd) in tds.iter().zip(&qtds) {
+            self.machine.lent.take_back(qtd + 8);
+            self.machine.lent.take_back(td.buffer);
+        }
         self.free.extend(qtds);
         self.queues.insert((device.address, 0), queue);
         match error {
@@ -880,6 +902,7 @@ impl HostDriver for EhciDriver {
         }
         let ended = self.transfer(&mut queue, &tds, PATIENCE_MILLIS);
         self.queues.insert((pipe.device.address, pipe.endpoint.byte()), queue);
+        assert!(self.machine.bytes(buffer, data.len()) == data, "what is sent stays");
         ended.map(|_| ())
     }
 
@@ -903,6 +926,28 @@ impl HostDriver for EhciDriver {
     fn sleep_millis(&mut self, millis: u64) {
         self.machine.advance_millis(millis);
         self.service();
+    }
+}
+
+impl<C: HostController<GuestMemoryMmap>> Background for EhciDriver<C> {
+    type Flight = (Queue, Td, Vec<u32>);
+
+    fn begin_receive(&mut self, pipe: &Pipe) -> Self::Flight {
+        let mut queue = self.queue_for(pipe);
+        let len = u32::from(pipe.max_packet & 0x7ff);
+        let td = Td::new(Pid::In, self.machine.alloc(len, 64), len).ioc();
+        let qtds = self.submit(&mut queue, &[td]);
+        self.queues.insert((pipe.device.address, pipe.endpoint.byte()), queue);
+        (queue, td, qtds)
+    }
+
+    fn has_ended(&mut self, (_, _, qtds): &Self::Flight) -> bool {
+        ended(&self.machine, qtds).is_some()
+    }
+
+    fn finish(&mut self, (queue, td, qtds): Self::Flight) -> Result<Vec<u8>, TransferError> {
+        let end = self.end(&queue, &[td], qtds)?;
+        Ok(self.machine.bytes(td.buffer, (td.len - token::total(end.token)) as usize))
     }
 }
 

@@ -73,3 +73,19 @@ pub trait HostDriver {
     /// Lets simulated time pass.
     fn sleep_millis(&mut self, millis: u64);
 }
+
+/// A driver that can do something else while an endpoint has nothing to say.
+pub trait Background: HostDriver {
+    /// A transfer under way.
+    type Flight;
+
+    /// Asks a bulk or interrupt IN endpoint, which nobody else uses meanwhile, for one packet.
+    fn begin_receive(&mut self, pipe: &Pipe) -> Self::Flight;
+
+    /// Whether there is an answer.
+    fn has_ended(&mut self, flight: &Self::Flight) -> bool;
+
+    /// Takes the answer; withdraws the transfer if there is none, and that is
+    /// [`TransferError::TimedOut`] then.
+    fn finish(&mut self, flight: Self::Flight) -> Result<Vec<u8>, TransferError>;
+}

@@ -103,7 +103,13 @@ impl HubDriver {
             host.sleep_millis(10);
             let Status { status, change } = self.status(host, port).ok()?;
             if status & bit::RESET == 0 {
-                assert_ne!(change & 1 << (feature::C_RESET - 16), 0, "the reset ended unseen");
+                let seen = |change_of: u16| change & 1 << (change_of - 16) != 0;
+                // A device that went, or one that came instead, ends a reset too.
+                let stayed = status & bit::CONNECTION != 0;
+                if !seen(feature::C_RESET) && (!stayed || seen(feature::C_CONNECTION)) {
+                    return None;
+                }
+                assert!(seen(feature::C_RESET), "the reset ended unseen");
                 self.clear(host, port, feature::C_RESET).ok()?;
                 self.clear(host, port, feature::C_CONNECTION).ok()?;
                 return (status & bit::ENABLE != 0).then_some(match status {

@@ -4,6 +4,8 @@ use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap};
 use vm_usb::controller::{Context, Frames, HostController, Interrupt};
 use vm_usb::time::Time;
 
+use super::lent::Lent;
+
 /// Guest RAM from address 0.
 pub const RAM: u32 = 32 << 20;
 
@@ -89,6 +91,8 @@ pub struct Machine<C> {
     pub watch: Option<Watch<C>>,
     /// What the controller did since somebody counts.
     pub work: Work,
+    /// What the driver has handed to the controller.
+    pub lent: Lent,
     next_free: u32,
 }
 
@@ -112,6 +116,7 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
             hand: None,
             watch: None,
             work: Work::default(),
+            lent: Lent::default(),
             next_free: HEAP,
         }
     }
@@ -229,6 +234,12 @@ impl<C: HostController<GuestMemoryMmap>> Machine<C> {
             self.advance_micros(10);
         }
         done(self)
+    }
+
+    /// The guest starts anew: all memory is free, with whatever is in it.
+    pub fn free_all(&mut self) {
+        self.lent.take_all_back();
+        self.next_free = HEAP;
     }
 
     /// Takes `len` zeroed bytes of guest memory, aligned to `align`, a power of two.

@@ -11,6 +11,7 @@ pub mod enumerate;
 pub mod hid;
 pub mod host;
 pub mod hub;
+pub mod lent;
 pub mod machine;
 pub mod mass_storage;
 pub mod ohci;

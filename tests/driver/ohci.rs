@@ -1,13 +1,15 @@
 //! An OHCI driver in the manner of the ones that guests run: endpoint queues that end in a dummy TD,
 //! a done queue that is reversed, and both ways of unlinking an idle endpoint.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use vm_memory::GuestMemoryMmap;
+use vm_usb::controller::HostController;
 use vm_usb::ohci::Ohci;
 use vm_usb::time::Time;
 use vm_usb::usb::{EndpointAddress, SetupPacket, Speed};
 
-use super::host::{Device, HostDriver, Pipe, TransferError};
+use super::host::{Background, Device, HostDriver, Pipe, TransferError};
 use super::machine::Machine;
 
 /// Register offsets.
@@ -172,6 +174,13 @@ pub struct Piece {
     pub len: u32,
 }
 
+/// A transfer that is under way.
+#[derive(Clone, Debug)]
+pub struct Flight {
+    key: (u8, u8),
+    tds: Vec<u32>,
+}
+
 /// What a retired TD said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Retired {
@@ -192,15 +201,15 @@ const TD_BYTES: u32 = 4096;
 const PATIENCE_MILLIS: u64 = 5_000;
 
 /// The driver.
-pub struct OhciDriver {
-    pub machine: Machine<Ohci>,
+pub struct OhciDriver<C = Ohci> {
+    pub machine: Machine<C>,
     pub idle: Idle,
     pub hcca: u32,
     pub died: bool,
     /// Times the interrupt handler ran.
     pub interrupts: u64,
     hc_control: u32,
-    endpoints: HashMap<(u8, u8), Endpoint>,
+    endpoints: BTreeMap<(u8, u8), Endpoint>,
     /// Linked EDs of the control and of the bulk list, in order.
     control_list: Vec<u32>,
     bulk_list: Vec<u32>,
@@ -213,14 +222,14 @@ pub struct OhciDriver {
     buffer: u32,
 }
 
-impl OhciDriver {
+impl<C: HostController<GuestMemoryMmap>> OhciDriver<C> {
     /// Takes a controller over and starts it.
-    pub fn new(controller: Ohci) -> Self {
+    pub fn new(controller: C) -> Self {
         Self::start(Machine::new(controller))
     }
 
     /// Starts the controller of `machine`, as Linux does.
-    pub fn start(mut machine: Machine<Ohci>) -> Self {
+    pub fn start(mut machine: Machine<C>) -> Self {
         let hcca = machine.alloc(256, 256);
         let buffer = machine.alloc(BUFFER, 4096);
         let m = &mut machine;
@@ -232,6 +241,7 @@ impl OhciDriver {
         assert_eq!(m.read32(reg::COMMAND_STATUS), 0, "reset ends within the write");
         m.write32(reg::CONTROL_HEAD_ED, 0);
         m.write32(reg::BULK_HEAD_ED, 0);
+        m.lent.lend(hcca + hcca::FRAME_NUMBER, 8);
         m.write32(reg::HCCA, hcca);
         let fi = fm_interval & 0x3fff;
         let fsmps = (6 * (fi - 210)) / 7;
@@ -250,7 +260,7 @@ impl OhciDriver {
             died: false,
             interrupts: 0,
             hc_control,
-            endpoints: HashMap::new(),
+            endpoints: BTreeMap::new(),
             control_list: Vec::new(),
             bulk_list: Vec::new(),
             periodic: Vec::new(),
@@ -290,6 +300,7 @@ impl OhciDriver {
     }
 
     fn link(&mut self, endpoint: Endpoint) {
+        self.machine.lent.lend(endpoint.ed + 8, 4);
         let (list, head, current, enable) = match endpoint.list {
             ListKind::Control => {
                 let registers = (reg::CONTROL_HEAD_ED, reg::CONTROL_CURRENT_ED, control::CLE);
@@ -358,6 +369,8 @@ impl OhciDriver {
             };
             self.machine
                 .store_all(at, &[piece.control | delay | td::NOT_ACCESSED, start, next, end]);
+            self.machine.lent.lend(at, 12);
+            self.machine.lent.lend(piece.buffer, piece.len);
             self.queued.insert(at, (piece.buffer, piece.len));
             tds.push(at);
             at = next;
@@ -400,6 +413,8 @@ impl OhciDriver {
         while at != 0 {
             let [word, cbp, next, be] = self.machine.load_all(at);
             let (start, len) = self.queued.remove(&at).expect("a TD is reported once");
+            self.machine.lent.take_back(at);
+            self.machine.lent.take_back(start);
             let moved = match cbp {
                 _ if len == 0 => 0,
                 0 => be - start + 1,
@@ -519,6 +534,7 @@ impl OhciDriver {
         }
         self.wait_for_frame();
         self.empty(endpoint);
+        self.machine.lent.take_back(endpoint.ed + 8);
         self.machine.store(endpoint.ed + 12, 0);
         self.endpoints.get_mut(&key).unwrap().linked = false;
     }
@@ -541,7 +557,10 @@ impl OhciDriver {
         let mut at = head & !0xf;
         while at != endpoint.dummy {
             let next = self.machine.load(at + 8) & !0xf;
-            self.queued.remove(&at);
+            self.machine.lent.take_back(at);
+            if let Some((buffer, _)) = self.queued.remove(&at) {
+                self.machine.lent.take_back(buffer);
+            }
             self.free_tds.push(at);
             at = next;
         }
@@ -560,17 +579,27 @@ impl OhciDriver {
         if self.died {
             return Err(TransferError::ControllerDied);
         }
-        let tds = self.submit(key, pieces);
-        let last = *tds.last().unwrap();
+        let flight = Flight { key, tds: self.submit(key, pieces) };
         let until = self.machine.now.after_millis(millis);
-        let finished = self.wait(until, |driver| {
-            driver.retired.contains_key(&last)
-                || tds.iter().any(|td| driver.retired.get(td).is_some_and(|td| td.cc != 0))
-        });
+        self.wait(until, |driver| driver.has_landed(&flight));
+        self.end(flight)
+    }
+
+    /// Whether a transfer is over.
+    pub fn has_landed(&self, flight: &Flight) -> bool {
+        let last = flight.tds.last().is_none_or(|last| self.retired.contains_key(last));
+        last || flight.tds.iter().any(|td| self.retired.get(td).is_some_and(|td| td.cc != 0))
+    }
+
+    /// Cleans up after a transfer, or withdraws it if it is not over; returns the bytes each TD moved.
+    pub fn end(&mut self, flight: Flight) -> Result<Vec<u32>, TransferError> {
+        let Flight { key, tds } = flight;
         let endpoint = self.endpoints[&key];
         if self.died {
             return Err(TransferError::ControllerDied);
         }
+        let finished = tds.iter().any(|td| self.retired.get(td).is_some_and(|td| td.cc != 0))
+            || tds.iter().all(|td| self.retired.contains_key(td));
         let halted = self.machine.load(endpoint.ed + 8) & ed::HALTED != 0;
         if !finished || self.idle == Idle::Unlink {
             self.unlink(key);
@@ -584,11 +613,15 @@ impl OhciDriver {
         for td in &tds[..results.len()] {
             self.free_tds.push(*td);
         }
+        // It may have come to its end while it was withdrawn.
+        let whole = results.len() == tds.len();
+        let moved = || results.iter().map(|td| td.moved).collect();
         match results.last().map(|td| td.cc) {
-            Some(0 | 9) if finished => Ok(results.iter().map(|td| td.moved).collect()),
+            Some(0) if whole => Ok(moved()),
+            Some(9) => Ok(moved()),
             Some(4) => Err(TransferError::Stall),
             Some(8) => Err(TransferError::Babble),
-            _ if !finished => Err(TransferError::TimedOut),
+            None | Some(0) if !finished => Err(TransferError::TimedOut),
             _ => Err(TransferError::NoAnswer),
         }
     }
@@ -621,7 +654,7 @@ impl OhciDriver {
     }
 }
 
-impl HostDriver for OhciDriver {
+impl<C: HostController<GuestMemoryMmap>> HostDriver for OhciDriver<C> {
     fn ports(&mut self) -> usize {
         (self.machine.read32(reg::RH_DESCRIPTOR_A) & 0xff) as usize
     }
@@ -687,7 +720,9 @@ impl HostDriver for OhciDriver {
             let (now, later) = rest.split_at(rest.len().min(BUFFER as usize));
             self.machine.fill(self.buffer, now);
             let pieces = self.pieces(td::OUT, now.len() as u32);
-            self.transfer(key, &pieces, PATIENCE_MILLIS)?;
+            let sent = self.transfer(key, &pieces, PATIENCE_MILLIS);
+            assert!(self.machine.bytes(self.buffer, now.len()) == now, "what is sent stays");
+            sent?;
             rest = later;
             if rest.is_empty() {
                 return Ok(());
@@ -725,6 +760,32 @@ impl HostDriver for OhciDriver {
     fn sleep_millis(&mut self, millis: u64) {
         let until = self.machine.now.after_millis(millis);
         self.wait(until, |_| false);
+    }
+}
+
+impl<C: HostController<GuestMemoryMmap>> Background for OhciDriver<C> {
+    type Flight = (Flight, u32);
+
+    fn begin_receive(&mut self, pipe: &Pipe) -> Self::Flight {
+        let list = match pipe.interval {
+            0 => ListKind::Bulk,
+            interval => ListKind::Periodic { interval: frames(interval) },
+        };
+        let key = self.endpoint(pipe, list);
+        let len = pipe.max_packet.into();
+        let buffer = self.machine.alloc(len, 64);
+        let piece = Piece { control: td::IN | td::ROUNDING, buffer, len };
+        let tds = self.submit(key, &[piece]);
+        (Flight { key, tds }, buffer)
+    }
+
+    fn has_ended(&mut self, flight: &Self::Flight) -> bool {
+        self.has_landed(&flight.0)
+    }
+
+    fn finish(&mut self, (flight, buffer): Self::Flight) -> Result<Vec<u8>, TransferError> {
+        let moved: u32 = self.end(flight)?.iter().sum();
+        Ok(self.machine.bytes(buffer, moved as usize))
     }
 }
 

@@ -135,13 +135,13 @@ fn bears<C: Drivable>(bytes: &[u8], memory: &[u8]) {
 
 /// A snapshot, and the guest memory that goes with it.
 fn ehci() -> (Vec<u8>, Vec<u8>) {
-    let (host, topology) = used(&Media::default(), 3, EhciDriver::new);
+    let (host, topology) = used::<Ehci, _>(&Media::default(), 3, EhciDriver::new);
     let saved = save(&host.machine.controller, &topology.ports, host.machine.now);
     (saved, host.machine.bytes(0, 2 << 20))
 }
 
 fn ohci() -> (Vec<u8>, Vec<u8>) {
-    let (host, topology) = used(&Media::default(), 4, OhciDriver::start);
+    let (host, topology) = used::<Ohci, _>(&Media::default(), 4, OhciDriver::start);
     let saved = save(&host.machine.controller, &topology.ports, host.machine.now);
     (saved, host.machine.bytes(0, 2 << 20))
 }

@@ -14,7 +14,9 @@ use crate::setup::{Architecture, Kernel, Lab};
 use crate::tally::Tally;
 use crate::usbtest::Selection;
 use crate::workloads::Plan;
-use crate::{acceptance, bench, boot, fuzz, guests, hotplug, printer, test, usbtest, workloads};
+use crate::{
+    acceptance, bench, boot, fuzz, guests, hotplug, printer, simulate, test, usbtest, workloads,
+};
 
 /// The lab: stock Linux guests on this project's USB controllers.
 #[derive(Parser)]
@@ -182,6 +184,15 @@ enum Task {
         #[arg(value_name = "TARGET")]
         targets: Vec<String>,
     },
+    /// Run seeds of the deterministic simulation (`tests/simulation/README.md`); a single one tells what happens.
+    Simulate {
+        /// How many.
+        #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+        seeds: u64,
+        /// The first one.
+        #[arg(long, default_value_t = 0)]
+        first: u64,
+    },
     /// Fetch QEMU, kernels and the guest's userland into the cache, and nothing more.
     Setup {
         /// Which kernels; all when none is named.
@@ -241,6 +252,7 @@ fn carry_out(task: Task) -> Result<ExitCode> {
         }
         Task::Guests { only } => Ok(verdict(guests::run(only.as_deref())?)),
         Task::Fuzz { seconds, targets } => Ok(verdict(fuzz::run(seconds, &targets)?)),
+        Task::Simulate { seeds, first } => simulate::run(seeds, first),
         Task::Setup { kernel, architecture } => {
             let kernels = if kernel.is_empty() {
                 vec![Kernel::Bookworm, Kernel::Trixie, Kernel::Backports]

@@ -21,6 +21,7 @@ mod progress;
 mod run_folder;
 mod setup;
 mod shell;
+mod simulate;
 mod tally;
 mod test;
 mod usbtest;
