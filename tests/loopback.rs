@@ -235,6 +235,15 @@ fn whole_packets_wait_for_what_follows_them() {
 }
 
 #[test]
+fn packets_that_are_no_whole_ones_for_the_reader_end_its_transfer() {
+    let (mut host, input, output) = echo();
+    let narrow = Pipe { max_packet: 4, ..output };
+    host.send(&narrow, &[1; 4]).unwrap();
+    let mut buffer = vec![0; 2048];
+    assert_eq!(host.transact(&input, Pid::In, &mut buffer), Outcome::complete(4));
+}
+
+#[test]
 fn a_host_that_only_sends_is_held_back_until_it_reads() {
     let (mut host, input, output) = echo();
     host.piece = 16 << 10;

@@ -442,8 +442,9 @@ impl Echo {
         let short = !filled || outcome.bytes.checked_rem(packet) != Some(0);
         if drained && (!*ended || short) {
             let open = !*ended;
+            let whole = outcome.bytes.checked_rem(packet) == Some(0);
             self.transfers.pop_front();
-            if open && !filled && outcome.status == Status::Complete {
+            if open && !filled && whole && outcome.status == Status::Complete {
                 // More of this transfer may follow: these packets are all that is there now.
                 self.in_parked = true;
                 let status = Status::Nak(Readiness::Announced);
