@@ -1,7 +1,17 @@
 //! How a device, from any thread, gets the host controller's attention.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(loom)]
+use loom::sync::{
+    Mutex,
+    atomic::{AtomicBool, AtomicU32},
+};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+#[cfg(not(loom))]
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, AtomicU32},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -97,7 +107,7 @@ impl Mailbox {
 
     /// The device talked past the end of a frame.
     pub(crate) fn babble(&self) {
-        self.babble.store(true, Ordering::Release);
+        set(&self.babble);
         self.wake();
     }
 
@@ -128,6 +138,12 @@ impl Mailbox {
     pub(crate) fn take_remote_wakeup(&self) -> bool {
         self.remote_wakeup.swap(false, Ordering::AcqRel)
     }
+}
+
+/// Sets a flag that another thread may be taking. An exchange, unlike a store, also hands on what those did
+/// who set it before.
+fn set(flag: &AtomicBool) {
+    flag.swap(true, Ordering::AcqRel);
 }
 
 /// A device's line to its host, usable from any thread and cheap to clone.
@@ -161,12 +177,15 @@ impl Notifier {
     /// Asks for resume signalling: honoured if the device is suspended and the host has enabled its
     /// remote wakeup feature.
     pub fn remote_wakeup(&self) {
-        self.mailbox.remote_wakeup.store(true, Ordering::Release);
+        set(&self.mailbox.remote_wakeup);
         self.mailbox.wake();
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod interleavings;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

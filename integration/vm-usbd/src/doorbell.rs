@@ -1,16 +1,44 @@
 //! Waking a loop from other threads.
 
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, fence};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, fence};
 
 use rustix::event::{EventfdFlags, eventfd};
 use vm_usb::usb::Wake;
 
-/// A loop's doorbell: an `eventfd` to sleep on, and a flag so that a loop that is awake is told
-/// without a system call.
+/// What a loop sleeps on: it wakes if this has been raised since it was last taken back.
+pub trait Signal {
+    /// Wakes the loop, or keeps it from falling asleep.
+    fn raise(&self);
+    /// Takes it back, however often it was raised.
+    fn take_back(&self);
+}
+
+/// A [`Signal`] to wait for with `poll`.
 #[derive(Debug)]
-pub struct Doorbell {
-    event: OwnedFd,
+pub struct EventFd(OwnedFd);
+
+impl Signal for EventFd {
+    fn raise(&self) {
+        // Fails only if the counter is full, and then the loop wakes anyway.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    fn take_back(&self) {
+        // Fails only if there is nothing to take back.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+/// A loop's doorbell: a signal to sleep on, and a flag so that a loop that is awake is told without a
+/// system call.
+#[derive(Debug)]
+pub struct Doorbell<S = EventFd> {
+    event: S,
     rung: AtomicBool,
     asleep: AtomicBool,
     stop: AtomicBool,
@@ -22,49 +50,66 @@ impl Doorbell {
     /// # Errors
     /// If the system has no `eventfd` left.
     pub fn new() -> rustix::io::Result<Self> {
-        Ok(Self {
-            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self::on(EventFd(event)))
+    }
+
+    /// Becomes readable when the bell rings while the loop is asleep.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.event.0.as_fd()
+    }
+}
+
+impl<S: Signal> Doorbell<S> {
+    fn on(event: S) -> Self {
+        Self {
+            event,
             rung: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Whether it was rung since the last call.
     pub fn take(&self) -> bool {
-        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::SeqCst)
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel)
     }
 
-    /// The loop is about to sleep on [`event`](Self::event); returns `false` if it must not because
-    /// somebody has just rung.
+    /// The loop is about to sleep on the signal; returns `false` if it must not because somebody has just
+    /// rung.
     pub fn fall_asleep(&self) -> bool {
-        self.asleep.store(true, Ordering::SeqCst);
-        if self.rung.load(Ordering::SeqCst) {
-            self.asleep.store(false, Ordering::SeqCst);
+        self.asleep.store(true, Ordering::Relaxed);
+        // Each side tells the other first and looks then, so one of them sees the other.
+        fence(Ordering::SeqCst);
+        if self.rung.load(Ordering::Relaxed) {
+            self.asleep.store(false, Ordering::Relaxed);
             return false;
         }
         true
     }
 
-    /// The loop is awake again, and has seen whether the [`event`](Self::event) is `readable`. One that
-    /// becomes so just afterwards ends the next sleep.
-    pub fn wake_up(&self, readable: bool) {
-        self.asleep.store(false, Ordering::SeqCst);
-        if readable {
-            // Fails only if there is nothing to take back.
-            let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    /// The loop is awake again, and has seen whether the signal was `raised`. If that happens just
+    /// afterwards, it ends the next sleep.
+    pub fn wake_up(&self, raised: bool) {
+        self.asleep.store(false, Ordering::Relaxed);
+        if raised {
+            self.event.take_back();
         }
-    }
-
-    /// Becomes readable when the bell rings while the loop is asleep.
-    pub fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
     }
 
     /// Tells the loop to end.
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
-        self.wake();
+        self.stop.store(true, Ordering::Relaxed);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        // An exchange, unlike a store, also hands on what those did who rang before.
+        self.rung.swap(true, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) {
+            self.event.raise();
+        }
     }
 
     /// Whether the loop is to end.
@@ -73,12 +118,11 @@ impl Doorbell {
     }
 }
 
-impl Wake for Doorbell {
+impl<S: Signal + Send + Sync> Wake for Doorbell<S> {
     fn wake(&self) {
-        self.rung.store(true, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) {
-            // Fails only if the counter is full, and then the loop wakes anyway.
-            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
-        }
+        self.ring();
     }
 }
+
+#[cfg(all(test, loom))]
+mod interleavings;

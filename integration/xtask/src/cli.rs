@@ -175,6 +175,8 @@ enum Task {
         #[arg(long)]
         only: Option<String>,
     },
+    /// Try every order in which threads can meet at what they share.
+    Interleave,
     /// Run the fuzz targets (`fuzz/README.md`), one line of result each.
     Fuzz {
         /// How long each, in seconds.
@@ -251,6 +253,7 @@ fn carry_out(task: Task) -> Result<ExitCode> {
             Ok(verdict(workloads::run(guest.options(), &plan)?))
         }
         Task::Guests { only } => Ok(verdict(guests::run(only.as_deref())?)),
+        Task::Interleave => Ok(verdict(test::interleavings()?)),
         Task::Fuzz { seconds, targets } => Ok(verdict(fuzz::run(seconds, &targets)?)),
         Task::Simulate { seeds, first } => simulate::run(seeds, first),
         Task::Setup { kernel, architecture } => {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::acceptance;
 use crate::guest::Maker;
@@ -19,6 +19,7 @@ const EXCUSE: &str = "SKIPPED ";
 /// Runs the workspace's tests and then the guests.
 pub(crate) fn run() -> Result<ExitCode> {
     let mut tally = workspace_tests()?;
+    tally.add(interleavings()?);
     let mut guests = guests()?;
     // A machine that checks for everybody has no excuse; a developer on a train has.
     if std::env::var("CI").is_ok_and(|value| value == "true") && guests.skipped > 0 {
@@ -30,7 +31,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// `cargo test`, its output passed on and its totals added up.
+/// All tests of the workspace.
 fn workspace_tests() -> Result<Tally> {
     let mut cargo = Command::new(workspace::cargo());
     cargo.args(["test", "--workspace", "--no-fail-fast"]).current_dir(workspace::root());
@@ -38,6 +39,25 @@ fn workspace_tests() -> Result<Tally> {
     if has("tshark") {
         cargo.args(["--", "--include-ignored"]);
     }
+    count(cargo)
+}
+
+/// Where threads share something, every order in which they can meet there: loom's model of them, which
+/// needs a build of its own.
+pub(crate) fn interleavings() -> Result<Tally> {
+    let mut cargo = Command::new(workspace::cargo());
+    cargo
+        .args(["test", "--package", "vm-usb", "--package", "vm-usbd", "--lib", "interleavings"])
+        .current_dir(workspace::root())
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", workspace::target().join("loom"));
+    let tally = count(cargo)?;
+    ensure!(tally.passed + tally.failed > 0, "no test of what threads share was found");
+    Ok(tally)
+}
+
+/// Runs a `cargo test`, its output passed on and its totals added up.
+fn count(mut cargo: Command) -> Result<Tally> {
     cargo.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = cargo.spawn().with_context(|| shell::cannot_start("cargo"))?;
     let output = child.stdout.take().context("cargo's output is a pipe")?;
