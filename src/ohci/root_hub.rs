@@ -105,7 +105,7 @@ impl RootHub {
     pub(super) fn new(links: Vec<PortLink>) -> Self {
         let attention = Arc::new(Attention::default());
         let ports = links.into_iter().take(MAX_PORTS).map(|link| {
-            link.subscribe(attention.clone());
+            link.attend(attention.clone());
             RootPort::new(link)
         });
         let mut hub = Self {

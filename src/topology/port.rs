@@ -354,6 +354,12 @@ impl PortLink {
             && self.port.mailbox.take_babble()
     }
 
+    /// Has `note` called like [`subscribe`](Self::subscribe), but before every loop that is to be woken,
+    /// whichever came first: a controller's own note that it has to look.
+    pub(crate) fn attend(&self, note: Arc<dyn Wake>) {
+        self.port.mailbox.subscribe_first(note);
+    }
+
     /// Has `wake` called whenever the port or the device has something to say.
     pub fn subscribe(&self, wake: Arc<dyn Wake>) {
         self.port.subscribe(wake);

@@ -78,6 +78,12 @@ impl Mailbox {
         self.wake.lock().unwrap_or_else(PoisonError::into_inner).push(wake);
     }
 
+    /// Adds what a controller notes for itself, before all loops: one that is woken looks at once, perhaps
+    /// before the next in this list was told.
+    pub(crate) fn subscribe_first(&self, wake: Arc<dyn Wake>) {
+        self.wake.lock().unwrap_or_else(PoisonError::into_inner).insert(0, wake);
+    }
+
     /// Wakes every loop that may have to act.
     pub(crate) fn wake(&self) {
         for wake in self.wake.lock().unwrap_or_else(PoisonError::into_inner).iter() {

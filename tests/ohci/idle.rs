@@ -1,9 +1,14 @@
 //! What a guest that does nothing costs: how often its controller must be run.
 
+use std::sync::{Arc, Mutex};
+
+use vm_memory::GuestMemoryMmap;
+use vm_usb::controller::{Context, HostController};
 use vm_usb::devices::hid::{Key, Keyboard, KeyboardHandle};
 use vm_usb::ohci::Ohci;
+use vm_usb::time::Time;
 use vm_usb::topology::{Host, Port};
-use vm_usb::usb::Speed;
+use vm_usb::usb::{Speed, Wake};
 
 use crate::driver::machine::Machine;
 use crate::driver::scripted::Controls;
@@ -136,4 +141,42 @@ fn a_suspended_port_costs_no_more_than_an_empty_one() {
     idle.rig.m.write32(PORT, port::PSS);
     idle.wakeups(2000);
     assert!(idle.wakeups(60_000) <= 8 * 60);
+}
+
+/// A loop that looks the moment it is woken, before the hand that plugs a device in has let go.
+#[derive(Default)]
+struct Quick(Mutex<Option<Ohci>>);
+
+fn no_memory() -> Context<'static, GuestMemoryMmap> {
+    Context::without_dma(Time::from_nanos(1_000_000))
+}
+
+impl Wake for Quick {
+    fn wake(&self) {
+        if let Some(ohci) = &mut *self.0.lock().unwrap() {
+            ohci.run(&no_memory());
+        }
+    }
+}
+
+#[test]
+fn a_loop_that_is_quicker_than_the_hand_still_sees_the_device() {
+    let port = Port::classic();
+    let quick = Arc::new(Quick::default());
+    // It may well be there before its controller is.
+    port.subscribe(quick.clone());
+    let mut ohci = Ohci::new(vec![port.link(Host::Classic)]);
+    for (register, value) in [
+        (reg::CONTROL, control::OPERATIONAL),
+        (reg::RH_STATUS, 1 << 16),
+        (reg::INTERRUPT_ENABLE, int::MIE | int::RHSC),
+    ] {
+        ohci.write(&no_memory(), register, &value.to_le_bytes());
+    }
+    let line = |ohci: &mut Ohci| HostController::<GuestMemoryMmap>::interrupt(ohci).asserted;
+    assert!(!line(&mut ohci));
+    *quick.0.lock().unwrap() = Some(ohci);
+    port.attach(Box::new(Keyboard::new(Speed::Full))).map_err(|refused| refused.reason).unwrap();
+    let mut ohci = quick.0.lock().unwrap().take().unwrap();
+    assert!(line(&mut ohci), "nobody rings a second time");
 }
