@@ -182,12 +182,9 @@ impl GuestRam {
             && !region.reported.swap(true, Ordering::Relaxed)
         {
             self.missed.store(true, Ordering::Relaxed);
-            let level = match self.reports.fetch_add(1, Ordering::Relaxed) {
-                ..MOST_REPORTS => log::Level::Warn,
-                _ => log::Level::Debug,
-            };
+            let told = self.reports.fetch_add(1, Ordering::Relaxed);
             log!(
-                level,
+                report_level(told),
                 "the guest's DMA goes to {address:#x}, memory that the VMM does not share: if it is \
                  RAM, start the VMM with shared memory (QEMU: -object \
                  memory-backend-memfd,id=m,size=SIZE,share=on -machine memory-backend=m; \
@@ -195,6 +192,11 @@ impl GuestRam {
             );
         }
     }
+}
+
+/// How loud one is told of after `told` others.
+fn report_level(told: u32) -> log::Level {
+    if told < MOST_REPORTS { log::Level::Warn } else { log::Level::Debug }
 }
 
 /// Which file it is, and how it was opened: one that may only be read cannot stand for another.
@@ -326,6 +328,21 @@ mod tests {
         ram.unmap_all();
         ram.map(RW, 0, 0, 0x1000, Some(memory(0x1000))).unwrap();
         assert_eq!(ram.files.len(), 1);
+    }
+
+    #[test]
+    fn the_guest_s_use_of_so_many_regions_out_of_reach_is_told_and_no_more() {
+        let mut ram = GuestRam::default();
+        for index in 0..=u64::from(MOST_REPORTS) {
+            ram.map(RW, 0, index * 0x1000, 0x1000, None).unwrap();
+            // Once a region, however often the guest uses it.
+            for offset in [0, 8] {
+                assert!(ram.read(&mut [0; 4], GuestAddress(index * 0x1000 + offset)).is_err());
+            }
+        }
+        assert_eq!(ram.reports.load(Ordering::Relaxed), MOST_REPORTS + 1);
+        let loud = |told| report_level(told) == log::Level::Warn;
+        assert_eq!([MOST_REPORTS - 1, MOST_REPORTS].map(loud), [true, false]);
     }
 
     #[test]
