@@ -45,8 +45,8 @@ pub(crate) fn run(options: Options, repeats: usize, write: Option<&Path>) -> Res
     println!("{table}");
     if let Some(path) = write {
         let document = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        let document =
-            report::put_in(&document, &table).with_context(|| path.display().to_string())?;
+        let document = report::put_in(&document, options.pacing.unwrap_or_default().name(), &table)
+            .with_context(|| path.display().to_string())?;
         fs::write(path, document).with_context(|| path.display().to_string())?;
     }
     Ok(())

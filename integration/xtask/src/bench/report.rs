@@ -7,8 +7,10 @@ use anyhow::{Context, Result};
 use super::idle::Extra;
 use crate::guest::{Kind, Maker};
 
-const BEGIN: &str = "<!-- bench:begin -->";
-const END: &str = "<!-- bench:end -->";
+/// Where the table of a pacing begins and ends in a document.
+fn markers(pacing: &str) -> [String; 2] {
+    ["begin", "end"].map(|which| format!("<!-- bench {pacing}:{which} -->"))
+}
 
 /// What one turn of one controller gave.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -130,14 +132,15 @@ fn row(
     let _ = writeln!(text, "| {kind} | {figure} | {ours} | {qemus} | {ratio} | {xhci} |");
 }
 
-/// The document with `table` between its markers.
-pub(crate) fn put_in(document: &str, table: &str) -> Result<String> {
+/// The document with `table` between the markers of its pacing.
+pub(crate) fn put_in(document: &str, pacing: &str, table: &str) -> Result<String> {
+    let [begin, end] = &markers(pacing);
     let (before, rest) =
-        document.split_once(BEGIN).with_context(|| format!("there is no line `{BEGIN}`"))?;
+        document.split_once(begin).with_context(|| format!("there is no line `{begin}`"))?;
     let (_, after) = rest
-        .split_once(END)
-        .with_context(|| format!("there is no line `{END}` after `{BEGIN}`"))?;
-    Ok(format!("{before}{BEGIN}\n{}\n{END}{after}", table.trim_end()))
+        .split_once(end)
+        .with_context(|| format!("there is no line `{end}` after `{begin}`"))?;
+    Ok(format!("{before}{begin}\n{}\n{end}{after}", table.trim_end()))
 }
 
 #[cfg(test)]
@@ -173,11 +176,14 @@ mod tests {
 
     #[test]
     fn only_what_is_between_the_markers_changes() {
-        let document = format!("above\n{BEGIN}\nold\n{END}\nbelow\n");
-        assert_eq!(
-            put_in(&document, "new\n").unwrap(),
-            format!("above\n{BEGIN}\nnew\n{END}\nbelow\n")
-        );
-        assert!(put_in("nothing", "new").is_err());
+        let part = |pacing: &str, text: &str| {
+            let [begin, end] = markers(pacing);
+            format!("{begin}\n{text}\n{end}\n")
+        };
+        let with = |eager: &str| {
+            format!("above\n{}{}below\n", part("realtime", "old"), part("eager", eager))
+        };
+        assert_eq!(put_in(&with("old"), "eager", "new\n").unwrap(), with("new"));
+        assert!(put_in(&with("old"), "wire", "new").is_err());
     }
 }

@@ -21,8 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// The server's idea of a frame's length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Pacing {
+    #[default]
     Realtime,
     Eager,
     Wire,
