@@ -20,6 +20,7 @@ const EXCUSE: &str = "SKIPPED ";
 pub(crate) fn run() -> Result<ExitCode> {
     let mut tally = workspace_tests()?;
     tally.add(interleavings()?);
+    tally.add(corpus()?);
     let mut guests = guests()?;
     // A machine that checks for everybody has no excuse; a developer on a train has.
     if std::env::var("CI").is_ok_and(|value| value == "true") && guests.skipped > 0 {
@@ -53,6 +54,18 @@ pub(crate) fn interleavings() -> Result<Tally> {
         .env("CARGO_TARGET_DIR", workspace::target().join("loom"));
     let tally = count(cargo)?;
     ensure!(tally.passed + tally.failed > 0, "no test of what threads share was found");
+    Ok(tally)
+}
+
+/// The fuzz targets' seeds, replayed without a fuzzer. The targets are a workspace of their own.
+fn corpus() -> Result<Tally> {
+    let mut cargo = Command::new(workspace::cargo());
+    cargo
+        .args(["test", "--manifest-path", "fuzz/Cargo.toml", "--no-default-features", "--locked"])
+        .current_dir(workspace::root())
+        .env("CARGO_TARGET_DIR", workspace::target().join("fuzz-replay"));
+    let tally = count(cargo)?;
+    ensure!(tally.passed + tally.failed > 0, "no test of the fuzz targets' seeds was found");
     Ok(tally)
 }
 
