@@ -1,11 +1,11 @@
-//! What a device gets that says no more than it must, and the small words of the trait it implements.
+//! What a device or an observer gets that says no more than it must, and the small words of their traits.
 
 mod driver;
 
 use driver::scripted::Scripted;
 use vm_usb::time::Time;
 use vm_usb::usb::{
-    Buffer, Control, Description, EndpointAddress, LinkAnswer, LinkSleep, Outcome, Pid,
+    Buffer, Control, Description, EndpointAddress, LinkAnswer, LinkSleep, Observer, Outcome, Pid,
     SetupPacket, Speed, Status, Toggle, Transfer, UsbDevice,
 };
 
@@ -60,6 +60,20 @@ fn it_knows_nothing_of_link_power_management() {
 fn it_is_no_part_of_a_snapshot_and_says_so() {
     let error = least().save(Time::ZERO).unwrap_err().to_string();
     assert!(error.contains("Scripted"), "{error}");
+}
+
+/// Looks at nothing and has no clock.
+struct Blind;
+
+impl Observer for Blind {}
+
+#[test]
+fn an_observer_without_a_clock_goes_by_the_time_of_the_calls() {
+    let call = Time::from_nanos(125_000);
+    assert_eq!(Blind.now(call), call);
+    // Whatever it is told.
+    Blind.cancelled(1, EndpointAddress::r#in(1));
+    assert_eq!(Blind.now(call), call);
 }
 
 #[test]
