@@ -1,17 +1,17 @@
 //! An EHCI controller and what every guest of it can do.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use vm_usb::devices::hid::KeyboardHandle;
 use vm_usb::ehci::Ehci;
 use vm_usb::topology::{Host, Port};
 use vm_usb::usb::Speed;
 
-use crate::devices::{ADDRESSES, attach_real, configure, stroke};
+use crate::devices::{ADDRESSES, attach_real, configure};
 use crate::driver::ehci;
 pub use crate::driver::ehci::{
     DTC, HEAD, HIGH_SPEED, LOW_SPEED, QUEUE_HEAD, TERMINATE, cmd, port, reg, sts, token,
 };
 use crate::guest::{Guest, Model};
+use crate::step::Step;
 use crate::word::{ARENA, BUFFERS, NOWHERE, place};
 
 /// Where the periodic frame list is, once the guest has set it up.
@@ -87,19 +87,9 @@ fn dword(u: &mut Unstructured<'_>) -> Result<u32> {
     })
 }
 
-/// What a guest does that knows nothing.
+/// A step of a guest that knows this controller's registers.
 #[derive(Debug)]
-enum Step {
-    Write(u64, u32),
-    Odd(u64, Vec<u8>),
-    Read(u64, usize),
-    Memory(u32, u32),
-    Pass(u64),
-    BusMaster(bool),
-    Type(u8, bool),
-    Replug(usize),
-    Reset,
-}
+struct Choice(Step);
 
 /// An offset of a register, most of the time.
 fn register(u: &mut Unstructured<'_>) -> Result<u64> {
@@ -111,28 +101,28 @@ fn register(u: &mut Unstructured<'_>) -> Result<u64> {
     })
 }
 
-impl<'a> Arbitrary<'a> for Step {
+impl<'a> Arbitrary<'a> for Choice {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
-        Ok(match u.int_in_range(0..=19)? {
-            0..=4 => Self::Write(register(u)?, dword(u)?),
+        Ok(Self(match u.int_in_range(0..=19)? {
+            0..=4 => Step::Write(register(u)?, dword(u)?),
             5 => {
                 let value = u.int_in_range(0..=0x7f)? & !cmd::RESET;
-                Self::Write(reg::USBCMD, value | cmd::RUN | u32::from(u.arbitrary::<u8>()?) << 16)
+                Step::Write(reg::USBCMD, value | cmd::RUN | u32::from(u.arbitrary::<u8>()?) << 16)
             }
             6 | 7 => {
                 let len = u.int_in_range(0..=9)?;
-                Self::Odd(register(u)?, u.bytes(len)?.to_vec())
+                Step::Odd(register(u)?, u.bytes(len)?.to_vec())
             }
-            8 => Self::Read(register(u)?, u.int_in_range(0..=9)?),
-            9..=12 => Self::Memory(ARENA + 4 * u.int_in_range(0..=0x1ff)?, dword(u)?),
-            13 | 14 => Self::Pass(u.int_in_range(0..=200_000)?),
-            15 => Self::Pass(u.int_in_range(0..=50_000_000)?),
-            16 => Self::Pass(*u.choose(&[0, 125_000, 5_000_000_000])?),
-            17 => Self::BusMaster(u.arbitrary()?),
-            18 => Self::Type(u.arbitrary()?, u.arbitrary()?),
-            _ if u.ratio(1, 4)? => Self::Reset,
-            _ => Self::Replug(u.int_in_range(0..=2)?),
-        })
+            8 => Step::Read(register(u)?, u.int_in_range(0..=9)?),
+            9..=12 => Step::Memory(ARENA + 4 * u.int_in_range(0..=0x1ff)?, dword(u)?),
+            13 | 14 => Step::Pass(u.int_in_range(0..=200_000)?),
+            15 => Step::Pass(u.int_in_range(0..=50_000_000)?),
+            16 => Step::Pass(*u.choose(&[0, 125_000, 5_000_000_000])?),
+            17 => Step::BusMaster(u.arbitrary()?),
+            18 => Step::Type(u.arbitrary()?, u.arbitrary()?),
+            _ if u.ratio(1, 4)? => Step::Reset,
+            _ => Step::Replug(u.int_in_range(0..=2)?),
+        }))
     }
 }
 
@@ -143,7 +133,7 @@ pub struct Monkey {
     started: bool,
     memory: Vec<u32>,
     frames: Vec<u32>,
-    steps: Vec<Step>,
+    steps: Vec<Choice>,
 }
 
 impl<'a> Arbitrary<'a> for Monkey {
@@ -177,37 +167,9 @@ impl Monkey {
         if self.started {
             go(&mut guest);
         }
-        for step in self.steps {
+        for Choice(step) in self.steps {
             step.take(&mut guest, &mut ports, &keys);
             guest.check();
-        }
-    }
-}
-
-impl Step {
-    fn take(self, guest: &mut Guest<Ehci>, ports: &mut [Port; 3], keys: &KeyboardHandle) {
-        match self {
-            Self::Write(offset, value) => guest.write32(offset, value),
-            Self::Odd(offset, data) => guest.write(offset, &data),
-            Self::Read(offset, len) => guest.read(offset, &mut vec![0; len]),
-            Self::Memory(at, value) => guest.store(at, value),
-            Self::Pass(nanos) => guest.pass(nanos, 20),
-            Self::BusMaster(on) => {
-                guest.bus_master = on;
-                guest.run();
-            }
-            Self::Type(usage, down) => {
-                stroke(keys, usage, down);
-                guest.run();
-            }
-            Self::Replug(n) => {
-                if let Some(device) = ports[n].detach() {
-                    guest.run();
-                    ports[n].attach(device).map_err(|refused| refused.reason).unwrap();
-                }
-                guest.run();
-            }
-            Self::Reset => guest.reset(),
         }
     }
 }

@@ -32,5 +32,6 @@ pub mod ohci;
 pub mod ohci_schedule;
 pub mod pci;
 pub mod snapshot;
+mod step;
 pub mod vfio_user;
 pub mod word;

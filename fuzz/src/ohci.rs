@@ -1,15 +1,15 @@
 //! An OHCI controller and what every guest of it can do.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use vm_usb::devices::hid::KeyboardHandle;
 use vm_usb::ohci::{Ohci, Pacing};
 use vm_usb::topology::{Host, Port};
 use vm_usb::usb::Speed;
 
-use crate::devices::{ADDRESSES, attach_real, configure, stroke};
+use crate::devices::{ADDRESSES, attach_real, configure};
 use crate::driver::ohci;
 pub use crate::driver::ohci::{command, control, ed, int, port, reg, td};
 use crate::guest::{Guest, Model};
+use crate::step::Step;
 use crate::word::{ARENA, BUFFERS, NOWHERE, place};
 
 /// Where the HCCA is, once the guest has set it up.
@@ -73,19 +73,9 @@ fn dword(u: &mut Unstructured<'_>) -> Result<u32> {
     })
 }
 
-/// What a guest does that knows nothing.
+/// A step of a guest that knows this controller's registers.
 #[derive(Debug)]
-enum Step {
-    Write(u64, u32),
-    Odd(u64, Vec<u8>),
-    Read(u64, usize),
-    Memory(u32, u32),
-    Pass(u64),
-    BusMaster(bool),
-    Type(u8, bool),
-    Replug(usize),
-    Reset,
-}
+struct Choice(Step);
 
 /// A guest that knows nothing, on a controller with a disk, a keyboard and a hub.
 #[derive(Debug)]
@@ -94,7 +84,7 @@ pub struct Monkey {
     legacy: bool,
     started: bool,
     memory: Vec<u32>,
-    steps: Vec<Step>,
+    steps: Vec<Choice>,
 }
 
 impl<'a> Arbitrary<'a> for Monkey {
@@ -126,59 +116,31 @@ impl Monkey {
             guest.write32(reg::INTERRUPT_ENABLE, int::MIE | int::WDH | int::UE | int::RHSC);
         }
         guest.store_all(ARENA, &self.memory);
-        for step in self.steps {
+        for Choice(step) in self.steps {
             step.take(&mut guest, &mut ports, &keys);
             guest.check();
         }
     }
 }
 
-impl Step {
-    fn take(self, guest: &mut Guest<Ohci>, ports: &mut [Port; 3], keys: &KeyboardHandle) {
-        match self {
-            Self::Write(offset, value) => guest.write32(offset, value),
-            Self::Odd(offset, data) => guest.write(offset, &data),
-            Self::Read(offset, len) => guest.read(offset, &mut vec![0; len]),
-            Self::Memory(at, value) => guest.store(at, value),
-            Self::Pass(nanos) => guest.pass(nanos, 20),
-            Self::BusMaster(on) => {
-                guest.bus_master = on;
-                guest.run();
-            }
-            Self::Type(usage, down) => {
-                stroke(keys, usage, down);
-                guest.run();
-            }
-            Self::Replug(n) => {
-                if let Some(device) = ports[n].detach() {
-                    guest.run();
-                    ports[n].attach(device).map_err(|refused| refused.reason).unwrap();
-                }
-                guest.run();
-            }
-            Self::Reset => guest.reset(),
-        }
-    }
-}
-
-impl<'a> Arbitrary<'a> for Step {
+impl<'a> Arbitrary<'a> for Choice {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
-        Ok(match u.int_in_range(0..=19)? {
-            0..=4 => Self::Write(u.int_in_range(0..=24)? * 4, dword(u)?),
-            5 => Self::Write(reg::CONTROL, control::OPERATIONAL | u.int_in_range(0..=0x3f)?),
-            6 => Self::Write(reg::COMMAND_STATUS, command::CLF | command::BLF),
+        Ok(Self(match u.int_in_range(0..=19)? {
+            0..=4 => Step::Write(u.int_in_range(0..=24)? * 4, dword(u)?),
+            5 => Step::Write(reg::CONTROL, control::OPERATIONAL | u.int_in_range(0..=0x3f)?),
+            6 => Step::Write(reg::COMMAND_STATUS, command::CLF | command::BLF),
             7 => {
                 let len = u.int_in_range(0..=9)?;
-                Self::Odd(u.int_in_range(0..=0x1010)?, u.bytes(len)?.to_vec())
+                Step::Odd(u.int_in_range(0..=0x1010)?, u.bytes(len)?.to_vec())
             }
-            8 => Self::Read(u.int_in_range(0..=0x1010)?, u.int_in_range(0..=9)?),
-            9..=12 => Self::Memory(ARENA + 4 * u.int_in_range(0..=0x7f)?, dword(u)?),
-            13..=15 => Self::Pass(u.int_in_range(0..=3_000_000)?),
-            16 => Self::Pass(*u.choose(&[0, 40_000_000, 5_000_000_000])?),
-            17 => Self::BusMaster(u.arbitrary()?),
-            18 => Self::Type(u.arbitrary()?, u.arbitrary()?),
-            _ if u.ratio(1, 4)? => Self::Reset,
-            _ => Self::Replug(u.int_in_range(0..=2)?),
-        })
+            8 => Step::Read(u.int_in_range(0..=0x1010)?, u.int_in_range(0..=9)?),
+            9..=12 => Step::Memory(ARENA + 4 * u.int_in_range(0..=0x7f)?, dword(u)?),
+            13..=15 => Step::Pass(u.int_in_range(0..=3_000_000)?),
+            16 => Step::Pass(*u.choose(&[0, 40_000_000, 5_000_000_000])?),
+            17 => Step::BusMaster(u.arbitrary()?),
+            18 => Step::Type(u.arbitrary()?, u.arbitrary()?),
+            _ if u.ratio(1, 4)? => Step::Reset,
+            _ => Step::Replug(u.int_in_range(0..=2)?),
+        }))
     }
 }
