@@ -36,8 +36,10 @@ const CATCH_UP: u64 = 1024;
 /// what a device behind a translator had just said would be lost, and its endpoint halted.
 const SPLIT_TAIL: u64 = 2 * MICROFRAMES;
 /// Bounds in ms of the interval at which an idle periodic schedule is looked at: a driver links a
-/// queue head without telling the controller, right after other activity as a rule.
-const IDLE_LOOK: (u64, u64) = (1, 100);
+/// queue head without telling the controller, right after other activity as a rule. The longest keeps an
+/// idle tablet at two wake-ups a second, and is what a person may wait who opens a second device after
+/// two seconds in which nothing happened.
+const IDLE_LOOK: (u64, u64) = (1, 500);
 
 /// Most root ports of a controller (EHCI 2.2.3).
 const MOST_PORTS: usize = 15;
