@@ -2,12 +2,14 @@
 
 mod driver;
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use driver::direct::DirectHost;
 use driver::enumerate::{Enumerated, clear_halt, device_request, enumerate};
 use driver::host::{HostDriver, Pipe, TransferError};
-use vm_usb::devices::loopback::{Counters, ECHO, Isochronous, Loopback, LoopbackOptions, Pattern};
+use vm_usb::devices::loopback::{
+    BACKLOG, Counters, ECHO, Isochronous, Loopback, LoopbackOptions, Messages, Pattern,
+};
 use vm_usb::time::Time;
 use vm_usb::usb::{
     EndpointAddress, Outcome, Pid, Readiness, SetupPacket, Speed, Status, Toggle, Transfer,
@@ -174,10 +176,16 @@ fn the_isochronous_pair_can_be_a_cameras_or_one_that_fits_a_translators_frame() 
     }
 }
 
+/// A source of messages, at a pace in Mbit/s.
+fn messages(bytes: usize, pace: Option<u32>) -> LoopbackOptions {
+    let bytes = NonZeroUsize::new(bytes).unwrap();
+    let pace = pace.and_then(NonZeroU32::new);
+    LoopbackOptions { messages: Some(Messages { bytes, pace }), ..LoopbackOptions::default() }
+}
+
 #[test]
 fn a_source_of_messages_ends_each_with_a_short_packet() {
-    let messages =
-        |bytes| LoopbackOptions { message: NonZeroUsize::new(bytes), ..LoopbackOptions::default() };
+    let messages = |bytes| messages(bytes, None);
     let (mut host, enumerated, _) = plug(Speed::High, messages(1500));
     let (input, _) = pipes(&enumerated, 0, BULK);
     for _ in 0..3 {
@@ -271,8 +279,7 @@ fn transfers_without_bytes_do_not_pile_up_without_end() {
 
 #[test]
 fn a_message_is_ended_by_the_device_it_is_restored_into() {
-    let messages =
-        |bytes| LoopbackOptions { message: NonZeroUsize::new(bytes), ..LoopbackOptions::default() };
+    let messages = |bytes| messages(bytes, None);
     let send = |device: &mut Loopback| {
         let mut buffer = vec![0; 1024];
         let mut transfer = Transfer {
@@ -294,4 +301,91 @@ fn a_message_is_ended_by_the_device_it_is_restored_into() {
     assert_eq!(send(&mut second), 476);
     let refused = Loopback::new(messages(1000)).restore(&state, Time::ZERO).unwrap_err();
     assert!(refused.to_string().contains("messages of 1500 bytes"), "{refused}");
+}
+
+/// What a host gets that asks at `now`, in one piece.
+fn ask(device: &mut Loopback, now: Time, len: usize) -> Outcome {
+    let mut buffer = vec![0; len];
+    let mut transfer = Transfer {
+        pid: Pid::In,
+        endpoint: 1,
+        max_packet: 512,
+        toggle: Toggle::Data0,
+        now,
+        buffer: &mut buffer,
+    };
+    device.transfer(EndpointAddress::r#in(1), &mut transfer)
+}
+
+/// 12,000 bytes at 200 Mbit/s come every 480 us.
+const PERIOD: u64 = 480;
+
+#[test]
+fn messages_at_a_pace_come_in_their_own_time() {
+    let mut device = Loopback::new(messages(12_000, Some(200)));
+    device.configured(3);
+    let at = |micros| Time::from_nanos(micros * 1_000);
+    let mut came = 0;
+    for micros in (0..1_000_000).step_by(7) {
+        match ask(&mut device, at(micros), 20 << 10) {
+            Outcome::NAK => {}
+            outcome => {
+                assert_eq!(outcome, Outcome::complete(12_000));
+                came += 1;
+                assert!(came * PERIOD <= micros, "message {came} came early, at {micros} us");
+            }
+        }
+    }
+    assert_eq!(came, 1_000_000 / PERIOD, "none is lost while the host keeps asking");
+}
+
+#[test]
+fn a_message_at_a_pace_that_has_begun_is_there_to_its_end() {
+    let mut device = Loopback::new(messages(1_500, Some(12)));
+    device.configured(3);
+    assert_eq!(ask(&mut device, Time::ZERO, 1024), Outcome::NAK, "none has come yet");
+    let pieces = [1_000_000; 4].map(|nanos| ask(&mut device, Time::from_nanos(nanos), 1024));
+    let [first, last] = [1024, 476].map(Outcome::complete);
+    assert_eq!(pieces, [first, last, Outcome::NAK, Outcome::NAK]);
+}
+
+#[test]
+fn what_a_host_does_not_fetch_in_time_is_lost_but_for_a_backlog() {
+    for (bytes, most) in [(12_000, BACKLOG / 12_000), (BACKLOG, 1), (BACKLOG + 1, 1)] {
+        let mut device = Loopback::new(messages(bytes, Some(200)));
+        device.configured(3);
+        let mut come_by = |seconds: u64| {
+            let now = Time::from_nanos(seconds * 1_000_000_000);
+            (0..100).take_while(|_| ask(&mut device, now, 128 << 10) != Outcome::NAK).count()
+        };
+        assert_eq!(come_by(0), 0);
+        assert_eq!(come_by(3_600), most, "messages of {bytes} bytes");
+        assert_eq!(come_by(3_600), 0);
+        assert_eq!(come_by(u64::MAX / 1_000_000_000), most, "whatever the clock shows");
+        device.configured(3);
+        assert_eq!(ask(&mut device, Time::from_nanos(u64::MAX), 20 << 10), Outcome::NAK);
+    }
+}
+
+#[test]
+fn messages_that_wait_are_part_of_a_snapshot() {
+    let mut first = Loopback::new(messages(12_000, Some(200)));
+    first.configured(3);
+    let at = |micros| Time::from_nanos(micros * 1_000);
+    assert_eq!(ask(&mut first, at(0), 20 << 10), Outcome::NAK);
+    assert_eq!(ask(&mut first, at(3 * PERIOD + 100), 20 << 10), Outcome::complete(12_000));
+    let state = first.save(at(3 * PERIOD + 100)).unwrap();
+    // The clock of the other host shows something else.
+    let mut second = Loopback::new(messages(12_000, Some(200)));
+    second.restore(&state, at(1_000_100)).unwrap();
+    for _ in 0..2 {
+        assert_eq!(ask(&mut second, at(1_000_100), 20 << 10), Outcome::complete(12_000));
+    }
+    assert_eq!(ask(&mut second, at(1_000_000 + PERIOD - 1), 20 << 10), Outcome::NAK);
+    assert_eq!(ask(&mut second, at(1_000_000 + PERIOD), 20 << 10), Outcome::complete(12_000));
+
+    for other in [messages(12_000, Some(201)), messages(12_000, None)] {
+        let refused = Loopback::new(other).restore(&state, at(0)).unwrap_err().to_string();
+        assert!(refused.contains("messages of 12000 bytes at 200 Mbit/s"), "{refused}");
+    }
 }

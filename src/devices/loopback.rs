@@ -5,20 +5,20 @@
 //!
 //! * **Source and sink** (value 3). Setting 0 of its interface has a bulk source (IN) and a bulk sink
 //!   (OUT), setting 1 an isochronous pair besides, setting 2 an interrupt pair besides. A source is
-//!   always ready with whole packets, or with messages that each end in a short one; a sink takes
-//!   everything, and halts at a byte that does not fit the [`Pattern`]. Control requests 0x5b and 0x5c
+//!   always ready with whole packets, or with messages that each end in a short one, which may come at
+//!   a pace of their own; a sink takes everything, and halts at a byte that does not fit the [`Pattern`]. Control requests 0x5b and 0x5c
 //!   write and read back a buffer.
 //! * **Echo** (value 2): what arrives on the bulk OUT endpoint leaves on the bulk IN endpoint, cut into
 //!   the same transfers. At most [`ECHO`] bytes wait; then OUT is not ready.
 
 use std::collections::VecDeque;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::{RestoreError, SaveError, State};
+use crate::snapshot::{Offset, RestoreError, SaveError, State};
 use crate::time::Time;
 use crate::usb::{
     Configuration, Control, Description, Direction, Endpoint, EndpointAddress, Interface, Notifier,
@@ -31,6 +31,10 @@ pub const ECHO: usize = 64 << 10;
 
 /// Most transfers that wait to be echoed: even those without bytes take memory.
 const ECHO_TRANSFERS: usize = 1024;
+
+/// Bytes of paced messages that wait for the host, as in a network adapter: what does not fit is lost. One
+/// message always fits.
+pub const BACKLOG: usize = 64 << 10;
 
 /// Value of the configuration that sources and sinks.
 const SOURCE_SINK: u8 = 3;
@@ -114,14 +118,64 @@ impl Default for Isochronous {
     }
 }
 
+/// Messages of the bulk source, each ended by a short packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Messages {
+    /// Bytes of each.
+    pub bytes: NonZeroUsize,
+    /// How many come, in Mbit/s, whether the host asks or not, as from a network; the next one is always
+    /// there if `None`. At most [`BACKLOG`] bytes wait. Without any the endpoint answers NAK, as an
+    /// adapter's does: the host has to ask again.
+    pub pace: Option<NonZeroU32>,
+}
+
+impl Messages {
+    /// Time between two of them, if they keep a pace.
+    fn period(self) -> Option<u64> {
+        let bits = u64::try_from(self.bytes.get()).unwrap_or(u64::MAX).saturating_mul(8);
+        // Mbit/s are bits a microsecond.
+        let nanos = bits.saturating_mul(1_000);
+        self.pace.and_then(|pace| nanos.checked_div(pace.get().into())).map(|nanos| nanos.max(1))
+    }
+
+    /// How many can wait.
+    fn most(self) -> u64 {
+        u64::try_from(BACKLOG.checked_div(self.bytes.get()).unwrap_or(0)).unwrap_or(0).max(1)
+    }
+}
+
+/// Messages that come at a pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Arrivals {
+    /// When the last one came.
+    last: Time,
+    waiting: u64,
+}
+
+impl Arrivals {
+    /// Nothing has come before `now`.
+    fn from(now: Time) -> Self {
+        Self { last: now, waiting: 0 }
+    }
+
+    /// Takes the first message that has come by `now`, one every `period` nanoseconds; `most` can wait.
+    fn take(&mut self, now: Time, period: u64, most: u64) -> bool {
+        let came = now.nanos_since(self.last).checked_div(period).unwrap_or(0);
+        self.last = self.last.after_nanos(came.saturating_mul(period));
+        self.waiting = self.waiting.saturating_add(came).min(most);
+        let any = self.waiting != 0;
+        self.waiting = self.waiting.saturating_sub(1);
+        any
+    }
+}
+
 /// What a [`Loopback`] device is to be like; a [`Pattern`] alone is enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoopbackOptions {
     /// The data of sources and sinks.
     pub pattern: Pattern,
-    /// The bulk source sends messages of this many bytes, each ended by a short packet, as a network
-    /// adapter does; endless data if `None`.
-    pub message: Option<NonZeroUsize>,
+    /// The bulk source sends messages, as a network adapter does; endless data if `None`.
+    pub messages: Option<Messages>,
     /// The isochronous pair.
     pub isochronous: Isochronous,
 }
@@ -162,6 +216,8 @@ pub struct Loopback {
     configuration: u8,
     /// Bytes of the bulk source's present message that are still to be sent.
     unsent: Option<usize>,
+    /// Messages that come at a pace, since the host first asked for one.
+    arrivals: Option<Arrivals>,
     /// Data of the last control write.
     control: Vec<u8>,
     echo: Echo,
@@ -178,6 +234,7 @@ impl Loopback {
             options,
             configuration: 0,
             unsent: None,
+            arrivals: None,
             control: Vec::new(),
             echo: Echo::default(),
             notifier: None,
@@ -192,7 +249,17 @@ impl Loopback {
 
     /// Whole packets without end, or the rest of a message.
     fn source(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
-        let message = self.options.message.filter(|_| endpoint == BULK_IN).map(NonZeroUsize::get);
+        let messages = self.options.messages.filter(|_| endpoint == BULK_IN);
+        if let Some(messages) = messages
+            && self.unsent.is_none()
+            && let Some(period) = messages.period()
+        {
+            let arrivals = self.arrivals.get_or_insert(Arrivals::from(transfer.now));
+            if !arrivals.take(transfer.now, period, messages.most()) {
+                return Outcome::NAK;
+            }
+        }
+        let message = messages.map(|messages| messages.bytes.get());
         let unsent = self.unsent.or(message).unwrap_or(usize::MAX);
         let (len, outcome) = match transfer.room_for(unsent) {
             Ok(len) => (len, Outcome::complete(len)),
@@ -255,6 +322,7 @@ impl UsbDevice for Loopback {
         self.configuration = value;
         self.control.clear();
         self.unsent = None;
+        self.arrivals = None;
         self.echo = Echo::default();
     }
 
@@ -298,12 +366,13 @@ impl UsbDevice for Loopback {
         self.count(transfer.pid, Outcome::complete(len))
     }
 
-    fn save(&self, _now: Time) -> Result<State, SaveError> {
+    fn save(&self, now: Time) -> Result<State, SaveError> {
         let Self {
             description: _,
-            options: LoopbackOptions { pattern, message, isochronous: _ },
+            options: LoopbackOptions { pattern, messages, isochronous: _ },
             configuration,
             unsent,
+            arrivals,
             control,
             echo,
             notifier: _,
@@ -312,32 +381,56 @@ impl UsbDevice for Loopback {
         } = self;
         let state = LoopbackState {
             pattern: *pattern,
-            message: *message,
+            message: messages.map(|messages| messages.bytes),
+            pace: messages.and_then(|messages| messages.pace),
             configuration: *configuration,
             unsent: *unsent,
+            arrivals: arrivals.map(|Arrivals { last, waiting }| ArrivalsState {
+                last: Offset::of(last, now),
+                waiting,
+            }),
             control: control.clone(),
             echo: echo.save(),
         };
         State::of(KIND, &state)
     }
 
-    fn restore(&mut self, state: &State, _now: Time) -> Result<(), RestoreError> {
-        let LoopbackState { pattern, message, configuration, unsent, control, echo } =
-            state.to(KIND)?;
+    fn restore(&mut self, state: &State, now: Time) -> Result<(), RestoreError> {
+        let LoopbackState {
+            pattern,
+            message,
+            pace,
+            configuration,
+            unsent,
+            arrivals,
+            control,
+            echo,
+        } = state.to(KIND)?;
         let name = |pattern| format!("the pattern {pattern:?}");
         RestoreError::same(name(pattern), name(self.options.pattern))?;
-        let name = |message: Option<NonZeroUsize>| match message {
-            Some(bytes) => format!("messages of {bytes} bytes"),
+        let name = |messages: Option<Messages>| match messages {
+            Some(Messages { bytes, pace: None }) => format!("messages of {bytes} bytes"),
+            Some(Messages { bytes, pace: Some(pace) }) => {
+                format!("messages of {bytes} bytes at {pace} Mbit/s")
+            }
             None => "endless data".to_owned(),
         };
-        RestoreError::same(name(message), name(self.options.message))?;
+        RestoreError::check(pace.is_none() || message.is_some(), "endless data has no pace")?;
+        let messages = message.map(|bytes| Messages { bytes, pace });
+        RestoreError::same(name(messages), name(self.options.messages))?;
         let fits = unsent.is_none_or(|unsent| message.is_some_and(|all| unsent <= all.get()));
         RestoreError::check(fits, "more of a message is left than there is")?;
+        let most = messages.filter(|messages| messages.pace.is_some()).map(Messages::most);
+        let fits =
+            arrivals.is_none_or(|arrivals| most.is_some_and(|most| arrivals.waiting <= most));
+        RestoreError::check(fits, "so many messages do not wait")?;
         let short = u16::try_from(control.len()).is_ok();
         RestoreError::check(short, "no control transfer is so long")?;
         self.echo = Echo::restored(echo)?;
         self.configuration = configuration;
         self.unsent = unsent;
+        self.arrivals = arrivals
+            .map(|ArrivalsState { last, waiting }| Arrivals { last: last.at(now), waiting });
         self.control = control;
         Ok(())
     }
@@ -352,11 +445,23 @@ const KIND: &str = "loopback";
 struct LoopbackState {
     pattern: Pattern,
     message: Option<NonZeroUsize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pace: Option<NonZeroU32>,
     configuration: u8,
     unsent: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    arrivals: Option<ArrivalsState>,
     #[serde(with = "hex::serde")]
     control: Vec<u8>,
     echo: Vec<EchoState>,
+}
+
+/// [`Arrivals`] in a snapshot.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ArrivalsState {
+    last: Offset,
+    waiting: u64,
 }
 
 /// A transfer on its way back.

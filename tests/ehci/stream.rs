@@ -53,7 +53,7 @@ impl Stream {
     /// A source and sink at `packets` of 1,024 bytes a microframe with these directions in use.
     fn new(packets: u8, pids: &[Pid]) -> Self {
         let isochronous = Isochronous::new(1024, packets, 1).unwrap();
-        let options = LoopbackOptions { pattern: Pattern::Mod63, isochronous, message: None };
+        let options = LoopbackOptions { pattern: Pattern::Mod63, isochronous, messages: None };
         let device = Loopback::new(options);
         let counters = device.counters();
         let port = Port::high_speed_only();

@@ -1,12 +1,12 @@
 //! The command line.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use vm_usb::devices::hub::{HubOptions, MOST_PORTS, Translators};
-use vm_usb::devices::loopback::{Isochronous, LoopbackOptions, Pattern};
+use vm_usb::devices::loopback::{Isochronous, LoopbackOptions, Messages, Pattern};
 use vm_usb::usb::Speed;
 
 use crate::control::verbs::Verb;
@@ -159,7 +159,8 @@ with the end of the frame, to show what reporting them at once gains";
 const DEVICE: &str = "\
 A device: storage,bus=BUS,file=PATH[,readonly=on], (keyboard|tablet),bus=BUS,
 printer,bus=BUS[,file=PATH], debug,bus=BUS[,file=PATH] (a console for port=1 of an ehci),
-loopback,bus=BUS[,pattern=zero|mod63|any][,message=BYTES][,iso-packet=1..1024][,iso-packets=1..3][,iso-interval=1..16], or
+loopback,bus=BUS[,pattern=zero|mod63|any][,message=BYTES[,pace=MBIT/S]][,iso-packet=1..1024][,iso-packets=1..3]
+[,iso-interval=1..16], or
 hub,bus=BUS,id=ID[,ports=N][,speed=full|high][,tt=single|multiple]; and for each
 [,port=N][,id=ID][,speed=full]. BUS is the id of a controller, or of a hub named before";
 
@@ -367,6 +368,12 @@ fn loopback(options: &mut Options) -> Result<LoopbackOptions, OptionError> {
     let pattern = pattern(options)?;
     let expected = "a message has 1 byte or more";
     let message = options.number("message", 1..=usize::MAX, expected)?;
+    let message = message.and_then(NonZeroUsize::new);
+    let expected = "messages come at 1 to 10000 Mbit/s";
+    let pace = options.number("pace", 1..=10_000, expected)?.and_then(NonZeroU32::new);
+    if pace.is_some() && message.is_none() {
+        return Err(OptionError::Missing("message"));
+    }
     let packet = options.number("iso-packet", 1..=1024, "a packet has 1 to 1024 bytes")?;
     let packets = options.number("iso-packets", 1..=3, "there are 1 to 3 packets at a time")?;
     let interval = options.number("iso-interval", 1..=16, "say 1 to 16, as bInterval has it")?;
@@ -374,7 +381,8 @@ fn loopback(options: &mut Options) -> Result<LoopbackOptions, OptionError> {
     let isochronous =
         Isochronous::new(packet.unwrap_or(1024), packets.unwrap_or(1), interval.unwrap_or(4))
             .unwrap_or_default();
-    Ok(LoopbackOptions { pattern, message: message.and_then(NonZeroUsize::new), isochronous })
+    let messages = message.map(|bytes| Messages { bytes, pace });
+    Ok(LoopbackOptions { pattern, messages, isochronous })
 }
 
 /// What a source sends and a sink accepts; zeros if not said.
@@ -508,7 +516,7 @@ mod tests {
         assert_eq!(loopback.kind, DeviceKind::Loopback(Pattern::Mod63.into()));
         let camera = "loopback,bus=e0,message=1500,iso-packets=3,iso-interval=1";
         let expected = LoopbackOptions {
-            message: NonZeroUsize::new(1500),
+            messages: Some(Messages { bytes: NonZeroUsize::new(1500).unwrap(), pace: None }),
             isochronous: Isochronous::new(1024, 3, 1).unwrap(),
             ..LoopbackOptions::default()
         };
@@ -518,6 +526,22 @@ mod tests {
             device("loopback,bus=e0,iso-packets=4"),
             "iso-packets=4: there are 1 to 3 packets at a time"
         );
+        for pace in [1, 200, 10_000] {
+            let adapter = format!("loopback,bus=e0,message=12000,pace={pace}");
+            let messages =
+                Messages { bytes: NonZeroUsize::new(12_000).unwrap(), pace: NonZeroU32::new(pace) };
+            let expected =
+                LoopbackOptions { messages: Some(messages), ..LoopbackOptions::default() };
+            let adapter = adapter.parse::<DeviceOptions>().unwrap();
+            assert_eq!(adapter.kind, DeviceKind::Loopback(expected));
+        }
+        for pace in ["0", "10001", "fast"] {
+            assert_eq!(
+                device(&format!("loopback,bus=e0,message=12000,pace={pace}")),
+                format!("pace={pace}: messages come at 1 to 10000 Mbit/s")
+            );
+        }
+        assert_eq!(device("loopback,bus=e0,pace=200"), "message= is missing");
         assert_eq!(device("loopback,bus=o0,pattern=1"), "pattern=1: say zero, mod63 or any");
         assert_eq!(device("hub,bus=e0"), "id= is missing");
         assert_eq!(device("hub,bus=e0,id=h,ports=16"), "ports=16: a hub has 1 to 15 ports");
