@@ -40,6 +40,8 @@ pub(crate) struct Loopback {
     pub(crate) pattern: TestPattern,
     /// The bulk source's messages, each ended by a short packet, in bytes; endless data if `None`.
     pub(crate) message: Option<u32>,
+    /// How many of them come, in Mbit/s; the next one is always there if `None`.
+    pub(crate) pace: Option<u32>,
     /// An isochronous packet's bytes, packets at a time, and bInterval; the device's own if `None`.
     pub(crate) isochronous: Option<(u16, u8, u8)>,
 }
@@ -47,7 +49,7 @@ pub(crate) struct Loopback {
 impl Loopback {
     /// The device as it is when nothing more is said.
     pub(crate) fn plain(pattern: TestPattern) -> Self {
-        Self { pattern, message: None, isochronous: None }
+        Self { pattern, message: None, pace: None, isochronous: None }
     }
 }
 

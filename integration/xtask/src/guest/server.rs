@@ -210,6 +210,9 @@ fn loopback_options(loopback: &Loopback) -> String {
     if let Some(bytes) = loopback.message {
         options.push_str(&format!(",message={bytes}"));
     }
+    if let Some(pace) = loopback.pace {
+        options.push_str(&format!(",pace={pace}"));
+    }
     if let Some((packet, packets, interval)) = loopback.isochronous {
         options.push_str(&format!(
             ",iso-packet={packet},iso-packets={packets},iso-interval={interval}"
@@ -254,13 +257,14 @@ mod tests {
         let camera = Loopback {
             pattern: TestPattern::Zero,
             message: Some(1500),
+            pace: Some(200),
             isochronous: Some((1024, 3, 1)),
         };
         let rig = Rig::single(Kind::Ehci, Attachment::Loopback(camera));
         let line = arguments(&rig, Path::new("/run/x"), None).join(" ");
         assert!(
             line.ends_with(
-                "loopback,bus=e0,id=e0-loopback,pattern=zero,message=1500,iso-packet=1024,iso-packets=3,iso-interval=1"
+                "loopback,bus=e0,id=e0-loopback,pattern=zero,message=1500,pace=200,iso-packet=1024,iso-packets=3,iso-interval=1"
             ),
             "{line}"
         );
