@@ -19,6 +19,7 @@ mod reload;
 mod serve;
 mod start;
 mod stream;
+mod suspend;
 mod sysfs;
 mod usbfs;
 mod usbtest;

@@ -158,6 +158,5 @@ pub(crate) fn unbind(controller: &str) -> Result<()> {
 
 pub(crate) fn bind(controller: &str) -> Result<()> {
     fs::write("/sys/bus/pci/drivers_probe", controller)
-        .with_context(|| format!("giving {controller} a driver"))?;
-    disks::node(controller).map(|_| ())
+        .with_context(|| format!("giving {controller} a driver"))
 }

@@ -8,7 +8,7 @@ use guest_protocol::{Answer, Hello, Reply, Request, parse, send};
 
 use crate::hotplug::Worker;
 use crate::input::InputDevices;
-use crate::{disks, filesystem, inventory, measure, printer, reload, stream, usbtest};
+use crate::{disks, filesystem, inventory, measure, printer, reload, stream, suspend, usbtest};
 
 /// Serves until the host asks for the end or hangs up.
 pub(crate) fn serve(channel: File) -> Result<()> {
@@ -51,6 +51,10 @@ fn carry_out(request: Request, state: &mut State) -> Result<Reply> {
         }
         Request::Filesystem { controller } => filesystem::exercise(&controller).map(Reply::Traffic),
         Request::OpenInput => state.input.open().map(|()| Reply::Done),
+        Request::SuspendInput { controller } => {
+            state.input = InputDevices::default();
+            suspend::all_behind(&controller).map(|()| Reply::Done)
+        }
         Request::ReadInput { at_least, milliseconds } => {
             state.input.read(at_least, milliseconds).map(Reply::Input)
         }

@@ -71,6 +71,12 @@ pub enum Request {
         /// The longest wait.
         milliseconds: u64,
     },
+    /// Close every input device, let the kernel suspend those behind a controller, and wait until it has suspended
+    /// them and the root hub.
+    SuspendInput {
+        /// Which one.
+        controller: PciAddress,
+    },
     /// Unload the controllers' and the devices' drivers and load them again, this often; every device must be back
     /// and every disk must read the same each time.
     Reload {
@@ -89,7 +95,7 @@ pub enum Request {
         /// Which one.
         controller: PciAddress,
     },
-    /// Give the controller its driver again and wait for the disk behind it.
+    /// Give the controller its driver again; what is behind it comes in its own time.
     Bind {
         /// Which one.
         controller: PciAddress,

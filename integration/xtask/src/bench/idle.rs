@@ -1,4 +1,7 @@
 //! What a device costs that has nothing to say: how often the processes behind it wake up.
+//!
+//! All controllers are in one guest and take turns, as for the transfers: one at a time has its driver, then none has
+//! one. So what the guest and QEMU do for reasons of their own is the same on both sides of each difference.
 
 use std::fs;
 use std::thread::sleep;
@@ -7,86 +10,150 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use guest_protocol::Request;
 
+use super::median;
 use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig};
 use crate::lab_run::{self, Bench, Options};
 use crate::progress;
 use crate::run_folder::RunFolder;
 
-/// A guest goes on with small things after its start; Linux suspends idle hubs after two seconds.
-const SETTLE: Duration = Duration::from_secs(6);
-const WINDOW: Duration = Duration::from_secs(15);
+/// Turns of each controller, each with a look at the guest without any.
+const ROUNDS: usize = 3;
+/// A driver goes on with small things after its start; Linux suspends idle hubs after two seconds.
+const SETTLE: Duration = Duration::from_secs(3);
+/// Windows of a turn, of which the median counts: the guest has an errand of its own now and then.
+const WINDOWS: usize = 3;
+const WINDOW: Duration = Duration::from_secs(2);
 
-/// Wakeups a second over those of the same guest without a USB controller.
+/// What the guest does with the device meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// A program has it open and waits for input.
+    Open,
+    /// Nobody has, and Linux may suspend it, its bus and its root hub: it has.
+    Suspended,
+}
+
+/// Wakeups a second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Wakeups {
+    /// Of QEMU and vm-usbd together.
+    all: f64,
+    /// Of vm-usbd alone.
+    server: f64,
+}
+
+/// Wakeups a second over those of the same guest while no USB controller has a driver.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Extra {
     pub(crate) kind: Kind,
-    /// Of QEMU and vm-usbd together; `None` for a kind we do not make.
-    pub(crate) ours: Option<f64>,
-    pub(crate) qemus: f64,
+    pub(crate) maker: Maker,
+    pub(crate) used: Use,
+    /// Of QEMU and vm-usbd together.
+    pub(crate) all: f64,
+    /// Of vm-usbd alone.
+    pub(crate) server: f64,
 }
 
-/// Boots a guest for each controller.
+/// Boots a guest with all controllers and lets them take turns.
 pub(crate) fn measure(bench: &Bench, options: Options) -> Result<Vec<Extra>> {
     let all = [
-        (Kind::Ehci, Attachment::Tablet),
-        (Kind::Ohci, Attachment::Keyboard),
-        (Kind::Xhci, Attachment::Tablet),
+        ("idle-ours-ehci", Kind::Ehci, Maker::Ours, 4, Attachment::Tablet),
+        ("idle-qemu-ehci", Kind::Ehci, Maker::Qemu, 5, Attachment::Tablet),
+        ("idle-ours-ohci", Kind::Ohci, Maker::Ours, 6, Attachment::Keyboard),
+        ("idle-qemu-ohci", Kind::Ohci, Maker::Qemu, 7, Attachment::Keyboard),
+        ("idle-qemu-xhci", Kind::Xhci, Maker::Qemu, 8, Attachment::Tablet),
     ];
-    let bar = progress::steps("idle guests", 6);
-    let once = |rig: Rig| {
-        let wakeups = wakeups(bench, options, rig);
-        bar.inc(1);
-        wakeups
-    };
-    let nothing = once(Rig { controllers: vec![] })?;
-    let mut found = Vec::new();
-    for (kind, device) in all {
-        let one = |maker| {
-            let controller = Controller::new("idle", kind, maker, 4, vec![device.clone()]);
-            once(Rig { controllers: vec![controller] }).map(|wakeups| wakeups - nothing)
-        };
-        let ours = (kind != Kind::Xhci).then(|| one(Maker::Ours)).transpose()?;
-        found.push(Extra { kind, ours, qemus: one(Maker::Qemu)? });
-    }
-    bar.finish_and_clear();
-    Ok(found)
-}
-
-/// Wakeups a second of QEMU and our server, with every input device opened.
-fn wakeups(bench: &Bench, options: Options, rig: Rig) -> Result<f64> {
+    let controllers = all.map(|(id, kind, maker, slot, device)| {
+        Controller::new(id, kind, maker, slot, vec![device])
+    });
+    let rig = Rig { controllers: controllers.into() };
     lab_run::with_logs(RunFolder::new()?, |run| {
-        let xhci = rig.controllers.iter().any(|controller| controller.kind == Kind::Xhci);
-        let has_input = rig.input_devices() > 0;
-        let guest = bench.linux(options, rig, run, false)?.start()?;
-        lab_run::through(guest, |guest| {
-            if xhci {
-                let load = vec!["xhci-pci".to_owned()];
-                guest.call(&Request::Modules { unload: vec![], load })?;
-            }
-            guest.inventory()?;
-            if has_input {
-                guest.call(&Request::OpenInput)?;
-            }
-            sleep(SETTLE);
-            let before = switches(guest)?;
-            sleep(WINDOW);
-            let after = switches(guest)?;
-            Ok(after.saturating_sub(before) as f64 / WINDOW.as_secs_f64())
-        })
+        let guest = bench.linux(options, rig.clone(), run, false)?.start()?;
+        lab_run::through(guest, |guest| take_turns(guest, &rig))
     })
 }
 
-/// How often threads of QEMU and our server have waited for something, so far.
-fn switches(guest: &Guest) -> Result<u64> {
-    let server = guest.server().map(|server| server.process());
-    let mut sum = 0;
-    for process in [Some(guest.process()), server].into_iter().flatten() {
-        let folder = format!("/proc/{process}/task");
-        for thread in fs::read_dir(&folder).with_context(|| folder.clone())? {
-            // A thread may end between the listing and the look at it.
-            let status = fs::read_to_string(thread?.path().join("status")).unwrap_or_default();
-            sum += voluntary(&status).unwrap_or(0);
+fn take_turns(guest: &mut Guest, rig: &Rig) -> Result<Vec<Extra>> {
+    guest.call(&Request::Modules { unload: vec![], load: vec!["xhci-pci".to_owned()] })?;
+    guest.inventory()?;
+    for controller in &rig.controllers {
+        guest.call(&Request::Unbind { controller: controller.address() })?;
+    }
+    let mut readings = Vec::new();
+    let bar = progress::steps("idle controllers", (ROUNDS * rig.controllers.len()) as u64);
+    for _ in 0..ROUNDS {
+        let nothing = wakeups(guest)?;
+        for controller in &rig.controllers {
+            let address = controller.address();
+            guest.call(&Request::Bind { controller: address.clone() })?;
+            guest.call(&Request::Inventory { disks: 0, input_devices: 1 })?;
+            guest.call(&Request::OpenInput)?;
+            let mut look = |guest: &mut Guest, used| -> Result<()> {
+                let now = wakeups(guest)?;
+                let (all, server) = (now.all - nothing.all, now.server - nothing.server);
+                let (kind, maker) = (controller.kind, controller.maker);
+                readings.push(Extra { kind, maker, used, all, server });
+                Ok(())
+            };
+            look(guest, Use::Open)?;
+            if controller.kind == Kind::Ohci {
+                guest.call(&Request::SuspendInput { controller: address.clone() })?;
+                look(guest, Use::Suspended)?;
+            }
+            guest.call(&Request::Unbind { controller: address })?;
+            bar.inc(1);
         }
+    }
+    bar.finish_and_clear();
+    Ok(medians(&readings))
+}
+
+/// One for each controller and use, in the order of their first reading.
+fn medians(readings: &[Extra]) -> Vec<Extra> {
+    let mut found: Vec<Extra> = Vec::new();
+    for reading in readings {
+        let is_like = |other: &Extra| {
+            (other.kind, other.maker, other.used) == (reading.kind, reading.maker, reading.used)
+        };
+        if !found.iter().any(is_like) {
+            let like = || readings.iter().filter(|other| is_like(other));
+            let all = median(like().map(|one| one.all));
+            let server = median(like().map(|one| one.server));
+            found.push(Extra { all, server, ..*reading });
+        }
+    }
+    found
+}
+
+/// The median of some windows, once the guest has settled.
+fn wakeups(guest: &Guest) -> Result<Wakeups> {
+    sleep(SETTLE);
+    let mut windows = Vec::new();
+    for _ in 0..WINDOWS {
+        let before = switches(guest)?;
+        sleep(WINDOW);
+        let after = switches(guest)?;
+        windows.push(
+            [0, 1].map(|of| after[of].saturating_sub(before[of]) as f64 / WINDOW.as_secs_f64()),
+        );
+    }
+    let [qemu, server] = [0, 1].map(|of| median(windows.iter().map(|window| window[of])));
+    Ok(Wakeups { all: qemu + server, server })
+}
+
+/// How often threads of QEMU, and of our server, have waited for something so far.
+fn switches(guest: &Guest) -> Result<[u64; 2]> {
+    let server = guest.server().map_or(Ok(0), |server| waits_of(server.process()))?;
+    Ok([waits_of(guest.process())?, server])
+}
+
+fn waits_of(process: u32) -> Result<u64> {
+    let folder = format!("/proc/{process}/task");
+    let mut sum = 0;
+    for thread in fs::read_dir(&folder).with_context(|| folder.clone())? {
+        // A thread may end between the listing and the look at it.
+        let status = fs::read_to_string(thread?.path().join("status")).unwrap_or_default();
+        sum += voluntary(&status).unwrap_or(0);
     }
     Ok(sum)
 }
@@ -105,5 +172,16 @@ mod tests {
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
         assert_eq!(voluntary(status), Some(150));
         assert_eq!(voluntary(""), None);
+    }
+
+    #[test]
+    fn each_controller_has_a_median_for_each_use() {
+        let ours =
+            Extra { kind: Kind::Ohci, maker: Maker::Ours, used: Use::Open, all: 3.0, server: 2.0 };
+        let qemus = Extra { maker: Maker::Qemu, all: 900.0, server: 0.0, ..ours };
+        let asleep = Extra { used: Use::Suspended, all: 0.0, server: 0.0, ..ours };
+        let spoilt = Extra { all: -200.0, server: 9.0, ..ours };
+        let readings = [ours, qemus, asleep, spoilt, qemus, asleep, ours, qemus, asleep];
+        assert_eq!(medians(&readings), [ours, qemus, asleep]);
     }
 }

@@ -33,8 +33,9 @@ const fn amounts(kind: Kind) -> Amounts {
 
 /// What the table cannot say.
 const NOTE: &str = "QEMU's pci-ohci stops with an unrecoverable error on 1 MiB writes, so they are not measured. \
-    Extra wakeups are those of QEMU and vm-usbd over a guest without USB, with an idle tablet on EHCI and qemu-xhci \
-    and an idle keyboard on OHCI; qemu-xhci serves the same disk at SuperSpeed.\n";
+    Extra wakeups are those of QEMU and vm-usbd over the same guest while no controller has a driver, with an open and \
+    idle tablet on EHCI and qemu-xhci and a keyboard on OHCI, which is then closed and suspended with its bus; \
+    qemu-xhci serves the same disk at SuperSpeed.\n";
 
 /// Measures, prints the table, and puts it into `write` between its markers when that is given.
 pub(crate) fn run(options: Options, repeats: usize, write: Option<&Path>) -> Result<()> {

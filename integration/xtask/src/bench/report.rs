@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use anyhow::{Context, Result};
 
-use super::idle::Extra;
+use super::idle::{Extra, Use};
 use crate::guest::{Kind, Maker};
 
 /// Where the table of a pacing begins and ends in a document.
@@ -105,13 +105,24 @@ pub(crate) fn table(title: &str, readings: &Readings, idle: &[Extra]) -> String 
             row(&mut text, kind, name, [ours, qemus, xhci], (unit, digits), ratio);
         }
     }
-    let xhci = idle.iter().find(|extra| extra.kind == Kind::Xhci).map(|extra| extra.qemus);
-    for extra in idle.iter().filter(|extra| extra.kind != Kind::Xhci) {
+    let rows = [
+        (Kind::Ehci, Use::Open, "extra wakeups when idle"),
+        (Kind::Ohci, Use::Open, "extra wakeups when idle"),
+        (Kind::Ohci, Use::Suspended, "extra wakeups when suspended"),
+    ];
+    for (kind, used, name) in rows {
+        let of = |kind, maker| {
+            idle.iter().find(|one| (one.kind, one.maker, one.used) == (kind, maker, used))
+        };
+        let Some((ours, qemus)) = of(kind, Maker::Ours).zip(of(kind, Maker::Qemu)) else {
+            continue;
+        };
+        let xhci = of(Kind::Xhci, Maker::Qemu).map(|extra| extra.all);
         // What is less than one a second is noise, and not to be divided by.
-        let ours = extra.ours.filter(|ours| *ours >= 1.0);
-        let ratio = ours.filter(|_| extra.qemus >= 1.0).map(|ours| extra.qemus / ours);
-        let values = [extra.ours, Some(extra.qemus), xhci];
-        row(&mut text, extra.kind, "extra wakeups when idle", values, ("/s", 0), ratio);
+        let ratio = (ours.all >= 1.0 && qemus.all >= 1.0).then(|| qemus.all / ours.all);
+        row(&mut text, kind, name, [Some(ours.all), Some(qemus.all), xhci], ("/s", 0), ratio);
+        let own = [Some(ours.server), None, None];
+        row(&mut text, kind, "of these, vm-usbd's own", own, ("/s", 0), None);
     }
     text
 }
@@ -159,16 +170,22 @@ mod tests {
             readings.add(Kind::Ehci, Maker::Qemu, reading(50.0, 800.0));
             readings.add(Kind::Xhci, Maker::Qemu, reading(900.0, 100.0));
         }
+        let extra = |kind, maker, used, all| Extra { kind, maker, used, all, server: all / 2.0 };
         let idle = [
-            Extra { kind: Kind::Ehci, ours: Some(2.0), qemus: 14.0 },
-            Extra { kind: Kind::Xhci, ours: None, qemus: 0.4 },
+            extra(Kind::Ehci, Maker::Ours, Use::Open, 4.0),
+            extra(Kind::Ehci, Maker::Qemu, Use::Open, 14.0),
+            extra(Kind::Ohci, Maker::Ours, Use::Suspended, 0.4),
+            extra(Kind::Ohci, Maker::Qemu, Use::Suspended, 0.0),
+            extra(Kind::Xhci, Maker::Qemu, Use::Open, 0.4),
         ];
         let text = table("title", &readings, &idle);
         for row in [
             "| EHCI | 1 MiB sequential read | 100.0 MB/s | 50.0 MB/s | 2.00 times | 900.0 MB/s |",
             "| EHCI | 1 MiB sequential write | - | - | - | - |",
             "| EHCI | 4 KiB random read, median | 200 us | 800 us | 4.00 times | 100 us |",
-            "| EHCI | extra wakeups when idle | 2 /s | 14 /s | 7.00 times | 0 /s |",
+            "| EHCI | extra wakeups when idle | 4 /s | 14 /s | 3.50 times | 0 /s |",
+            "| EHCI | of these, vm-usbd's own | 2 /s | - | - | - |",
+            "| OHCI | extra wakeups when suspended | 0 /s | 0 /s | - | - |",
         ] {
             assert!(text.contains(row), "{row} is not in\n{text}");
         }
