@@ -205,7 +205,10 @@ fn server(
     }
     let (identity, controller): (_, Controller) = match options.kind {
         ControllerKind::Ehci => {
-            (Identity::ehci(), Box::new(Ehci::new(links).with_prompt_commit(options.prompt_commit)))
+            let controller = Ehci::new(links)
+                .with_prompt_commit(options.prompt_commit)
+                .with_addendum(options.addendum);
+            (Identity::ehci(), Box::new(controller))
         }
         ControllerKind::Ohci => (Identity::ohci(), Box::new(Ohci::new(links).with_pacing(pacing))),
     };

@@ -152,9 +152,10 @@ pub struct Ctl {
 // Help texts of their own: in a documentation comment their brackets would be links.
 
 const CONTROLLER: &str = "\
-A host controller: ehci,id=ID,socket=PATH[,ports=N][,prompt-commit=on|off] or
-ohci,id=ID,socket=PATH[,ports=N][,companion-of=EHCI-ID]. Without prompt-commit EHCI reports completions
-with the end of the frame, to show what reporting them at once gains";
+A host controller: ehci,id=ID,socket=PATH[,ports=N][,addendum=on|off][,prompt-commit=on|off] or
+ohci,id=ID,socket=PATH[,ports=N][,companion-of=EHCI-ID]. With addendum=on EHCI is of revision 1.1 (link power
+management, a change bit for each port), not 1.0. Without prompt-commit it reports completions with the
+end of the frame, to show what reporting them at once gains";
 
 const DEVICE: &str = "\
 A device: storage,bus=BUS,file=PATH[,readonly=on], (keyboard|tablet),bus=BUS,
@@ -216,6 +217,8 @@ pub struct ControllerOptions {
     pub companion_of: Option<String>,
     /// Whether EHCI reports completions at once.
     pub prompt_commit: bool,
+    /// Whether EHCI is of revision 1.1, with the whole addendum.
+    pub addendum: bool,
 }
 
 impl FromStr for ControllerOptions {
@@ -239,6 +242,10 @@ impl FromStr for ControllerOptions {
             prompt_commit: match kind {
                 ControllerKind::Ehci => options.switch("prompt-commit", true)?,
                 ControllerKind::Ohci => true,
+            },
+            addendum: match kind {
+                ControllerKind::Ehci => options.switch("addendum", false)?,
+                ControllerKind::Ohci => false,
             },
             ports: options.number("ports", 1..=15, "a controller has 1 to 15 ports")?,
             id: options.take("id").unwrap_or_default(),
@@ -448,6 +455,7 @@ mod tests {
                     ports: None,
                     companion_of: None,
                     prompt_commit: true,
+                    addendum: false,
                 },
                 ControllerOptions {
                     kind: ControllerKind::Ohci,
@@ -456,6 +464,7 @@ mod tests {
                     ports: None,
                     companion_of: Some("e0".into()),
                     prompt_commit: true,
+                    addendum: false,
                 },
             ]
         );
@@ -493,8 +502,15 @@ mod tests {
         );
         assert_eq!(
             controller("ehci,id=e,socket=/s,companion-of=f"),
-            "unknown option \"companion-of\"; there are prompt-commit, ports, id, socket"
+            "unknown option \"companion-of\"; there are prompt-commit, addendum, ports, id, socket"
         );
+        assert_eq!(controller("ehci,id=e,socket=/s,addendum=1.1"), "addendum=1.1: say on or off");
+        assert_eq!(
+            controller("ohci,id=e,socket=/s,addendum=on"),
+            "unknown option \"addendum\"; there are companion-of, ports, id, socket"
+        );
+        let ehci = "ehci,id=e,socket=/s,addendum=on".parse::<ControllerOptions>().unwrap();
+        assert!(ehci.addendum && ehci.prompt_commit);
         assert_eq!(
             controller("ohci,id=e,socket=/s,ports=16"),
             "ports=16: a controller has 1 to 15 ports"

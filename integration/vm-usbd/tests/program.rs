@@ -30,6 +30,7 @@ fn each_mistake_is_one_line_that_says_what_to_do() {
         (format!("{ehci} --frobnicate"), 2, "unexpected argument '--frobnicate'"),
         (format!("{ehci} stray"), 2, "'stray' cannot be used"),
         ("--controller xhci,id=x,socket=/s".into(), 2, "\"xhci\" is not one of ehci, ohci"),
+        (format!("{ohci},addendum=on"), 2, "unknown option \"addendum\""),
         (format!("{ehci},ports=0"), 2, "a controller has 1 to 15 ports"),
         (format!("{ehci} --pacing slow"), 2, "realtime, eager"),
         (format!("{ehci} --pcap /nowhere/p"), 1, "--pcap: cannot create /nowhere/p"),
@@ -171,6 +172,47 @@ fn a_companion_shares_slot_and_ports() {
     let mut descriptor = [0; 4];
     ohci.region_read(BAR0, 0x48, &mut descriptor).unwrap();
     assert_eq!(descriptor[0], 4, "NumberDownstreamPorts");
+}
+
+#[test]
+fn ehci_is_of_revision_1_1_if_asked_to_be() {
+    let folder = Folder::new("addendum");
+    let (old, new) = (folder.path("old"), folder.path("new"));
+    let arguments = format!(
+        "--controller ehci,id=e0,socket={} --controller ehci,id=e1,addendum=on,ports=3,socket={}",
+        old.display(),
+        new.display()
+    );
+    let _server = Running::start(&arguments, &[&old, &new]);
+    let read = |socket: &Path, offset| {
+        let mut client = vfio_user::Client::new(socket).unwrap();
+        client.region_write(CONFIG, 4, &[6, 0]).unwrap();
+        let mut value = [0; 4];
+        client.region_read(BAR0, offset, &mut value).unwrap();
+        u32::from_le_bytes(value)
+    };
+    const LENGTH_AND_VERSION: u64 = 0;
+    const HCCPARAMS: u64 = 8;
+    const ADDENDUM: u32 = 0xf << 16; // prefetch, LPM, per-port change, frame list of 32
+    assert_eq!(read(&old, LENGTH_AND_VERSION) >> 16, 0x0100);
+    assert_eq!(read(&old, HCCPARAMS) & ADDENDUM, 0);
+    assert_eq!(read(&new, LENGTH_AND_VERSION) >> 16, 0x0110);
+    assert_eq!(read(&new, HCCPARAMS) & ADDENDUM, ADDENDUM);
+
+    // The driver turns the change bits of ports on, and its three ports have enables.
+    let mut driver = vfio_user::Client::new(&new).unwrap();
+    driver.region_write(CONFIG, 4, &[6, 0]).unwrap();
+    let mut write_and_read = |offset, value: u32| {
+        driver.region_write(BAR0, offset, &value.to_le_bytes()).unwrap();
+        let mut value = [0; 4];
+        driver.region_read(BAR0, offset, &mut value).unwrap();
+        u32::from_le_bytes(value)
+    };
+    const USBCMD: u64 = 0x20;
+    const USBINTR: u64 = 0x28;
+    const PER_PORT_CHANGE_ENABLE: u32 = 1 << 15;
+    assert_ne!(write_and_read(USBCMD, PER_PORT_CHANGE_ENABLE) & PER_PORT_CHANGE_ENABLE, 0);
+    assert_eq!(write_and_read(USBINTR, 0xffff_0000), 0b111 << 16);
 }
 
 #[test]
