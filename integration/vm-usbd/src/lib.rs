@@ -13,6 +13,7 @@ pub mod cli;
 pub mod clock;
 pub mod control;
 pub mod conversation;
+pub mod crowd;
 pub mod disks;
 pub mod doorbell;
 pub mod errands;

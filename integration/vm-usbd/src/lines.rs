@@ -1,17 +1,13 @@
 //! A socket that takes lines of text and answers each with a line.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use log::{error, warn};
 use rustix::event::{PollFd, PollFlags, poll};
 
+use crate::crowd::{Admission, Crowd, MOST_CONNECTIONS, Place};
 use crate::listener::Listener;
-
-/// Most connections of a socket at a time: a user's front end needs one, a script another.
-const MOST_CONNECTIONS: usize = 16;
 
 /// What is said on a socket.
 pub trait Answer: Send + Sync + 'static {
@@ -29,7 +25,7 @@ pub trait Answer: Send + Sync + 'static {
 
 /// Serves connections, each in a thread of its own, for as long as the program runs.
 pub fn serve<A: Answer>(listener: &Listener, answers: &Arc<A>) {
-    let connections = Arc::new(AtomicUsize::new(0));
+    let crowd = Crowd::default();
     loop {
         let mut events = [PollFd::new(listener.socket(), PollFlags::IN)];
         match poll(&mut events, None) {
@@ -48,19 +44,28 @@ pub fn serve<A: Answer>(listener: &Listener, answers: &Arc<A>) {
                     break;
                 }
             };
-            if connections.load(Ordering::Relaxed) >= MOST_CONNECTIONS {
-                warn!(
-                    "turned away a connection for {}: there are {MOST_CONNECTIONS} already",
-                    A::WHAT
-                );
-                continue;
-            }
-            let slot = Slot::new(&connections);
+            let place = match crowd.admit(stream) {
+                Admission::Placed(place) => place,
+                Admission::InsteadOf(place) => {
+                    warn!(
+                        "closed the connection for {} that was idle longest: there may be \
+                         {MOST_CONNECTIONS}",
+                        A::WHAT
+                    );
+                    place
+                }
+                Admission::TurnedAway => {
+                    warn!(
+                        "turned away a connection for {}: there are {MOST_CONNECTIONS}, all busy",
+                        A::WHAT
+                    );
+                    continue;
+                }
+            };
             let answers = answers.clone();
             let started = std::thread::Builder::new().name(A::WHAT.into()).spawn(move || {
-                let _slot = slot;
                 // The other end has gone; there is nobody to tell.
-                let _ = converse(&stream, &*answers);
+                let _ = converse(&place, &*answers);
             });
             if let Err(error) = started {
                 warn!("cannot start a thread for {}: {error}", A::WHAT);
@@ -69,26 +74,10 @@ pub fn serve<A: Answer>(listener: &Listener, answers: &Arc<A>) {
     }
 }
 
-/// A connection's place among the [`MOST_CONNECTIONS`].
-struct Slot(Arc<AtomicUsize>);
-
-impl Slot {
-    fn new(connections: &Arc<AtomicUsize>) -> Self {
-        connections.fetch_add(1, Ordering::Relaxed);
-        Self(connections.clone())
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Answers each line of a connection until it ends, or a line is no text or too long.
-fn converse<A: Answer>(stream: &UnixStream, answers: &A) -> io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    let mut writer = stream;
+/// Answers each line of a connection until it ends, has to make room, or a line is no text or too long.
+fn converse<A: Answer>(place: &Place, answers: &A) -> io::Result<()> {
+    let mut reader = BufReader::new(place.stream());
+    let mut writer = place.stream();
     let mut say = |text: String| writer.write_all(format!("{text}\n").as_bytes());
     loop {
         let mut line = String::new();
@@ -99,12 +88,16 @@ fn converse<A: Answer>(stream: &UnixStream, answers: &A) -> io::Result<()> {
             }
             _ => {}
         }
-        say(answers.answer(line.trim_end_matches('\n')))?;
+        let answer = place.carry_out(|| answers.answer(line.trim_end_matches('\n')));
+        let Some(answer) = answer else { return Ok(()) };
+        say(answer)?;
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     /// All that is said on a connection of `lines`.
@@ -113,8 +106,9 @@ pub(crate) mod tests {
         let mut client = theirs;
         client.write_all(lines).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        let _ = converse(&ours, answers);
-        drop(ours);
+        let Admission::Placed(place) = Crowd::default().admit(ours) else { panic!("room for one") };
+        let _ = converse(&place, answers);
+        drop(place);
         let mut text = String::new();
         client.read_to_string(&mut text).unwrap();
         text

@@ -235,28 +235,34 @@ fn ports_of_a_companion_are_those_of_its_partner() {
 }
 
 #[test]
-fn sixteen_connections_are_served_and_one_more_is_turned_away() {
+fn sixteen_connections_are_served_and_the_idlest_makes_room_for_one_more() {
     let mut served = Served::new("crowd", "");
     // Whether a connection is served: it has an answer, or the end.
+    let asks = |stream: &UnixStream| {
+        // The server may have closed it already.
+        let _ = (&*stream).write_all(b"nonsense\n");
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).is_ok_and(|len| len != 0)
+    };
     let connect = || {
         let stream = UnixStream::connect(&served.control).unwrap();
-        // The server may have gone already.
-        let _ = (&stream).write_all(b"nonsense\n");
-        let mut line = String::new();
-        let answered = BufReader::new(&stream).read_line(&mut line).is_ok_and(|len| len != 0);
-        answered.then_some(stream)
+        assert!(asks(&stream), "a newcomer is served");
+        stream
     };
-    let mut crowd: Vec<_> = (0..16).map(|_| connect().expect("one of sixteen")).collect();
-    assert!(connect().is_none());
-    // One that leaves makes room, as soon as the server has noticed.
-    crowd.pop();
-    while crowd.len() < 16 {
-        crowd.extend(connect());
-    }
-    assert!(connect().is_none());
-    drop(crowd);
+    let crowd: Vec<_> = (0..16).map(|_| connect()).collect();
+    assert!(crowd.iter().all(asks), "sixteen are served");
+    // The first has asked last; so the second has been idle longest.
+    assert!(asks(&crowd[0]));
+    let newcomer = connect();
+    let still_served: Vec<_> = crowd.iter().map(asks).collect();
+    let closed = still_served.iter().enumerate().filter(|(_, served)| !**served);
+    assert_eq!(closed.map(|(at, _)| at).collect::<Vec<_>>(), [1]);
+    assert!(asks(&newcomer));
+    drop((crowd, newcomer));
     assert!(served.server.end(Signal::TERM).success());
-    assert!(served.server.said().contains("turned away a connection for control: there are 16"));
+    let said = served.server.said();
+    let line = "closed the connection for control that was idle longest: there may be 16";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
 }
 
 #[test]
