@@ -112,6 +112,7 @@ impl fmt::Display for PortState {
 /// What the log was told of a controller last.
 #[derive(Debug)]
 pub(crate) struct Journal {
+    controller: &'static str,
     state: ControllerState,
     ports: PortJournal,
 }
@@ -119,7 +120,6 @@ pub(crate) struct Journal {
 /// What the log was told of the ports of a controller or a hub last.
 #[derive(Debug)]
 pub(crate) struct PortJournal {
-    owner: &'static str,
     ports: Vec<PortState>,
     lines: Lines,
 }
@@ -131,7 +131,7 @@ impl Journal {
         state: ControllerState,
         ports: Vec<PortState>,
     ) -> Self {
-        Self { state, ports: PortJournal::new(controller, ports) }
+        Self { controller, state, ports: PortJournal::new(ports) }
     }
 
     /// Whether anybody reads what [`note`](Self::note) writes. A log that is turned on later begins
@@ -149,28 +149,30 @@ impl Journal {
     ) {
         if self.state != state {
             self.state = state;
-            let controller = self.ports.owner;
-            self.ports.lines.info(now, format_args!("{controller}: {state}"));
+            self.ports.lines.info(now, format_args!("{}: {state}", self.controller));
         }
-        self.ports.note(now, ports);
+        self.ports.note(now, self.controller, ports);
     }
 
     /// Warns of something that the guest did wrong.
     pub(crate) fn warn(&mut self, now: Time, line: fmt::Arguments<'_>) {
-        let controller = self.ports.owner;
-        self.ports.lines.warn(now, format_args!("{controller}: {line}"));
+        self.ports.lines.warn(now, format_args!("{}: {line}", self.controller));
     }
 }
 
 impl PortJournal {
-    /// The `ports` of `owner`, as they are when it comes into being.
-    pub(crate) fn new(owner: &'static str, ports: Vec<PortState>) -> Self {
-        Self { owner, ports, lines: Lines::default() }
+    /// The `ports` of a controller or a hub, as they are when it comes into being.
+    pub(crate) fn new(ports: Vec<PortState>) -> Self {
+        Self { ports, lines: Lines::default() }
     }
 
-    /// Tells the log how the ports are, if they are not as they were.
-    pub(crate) fn note(&mut self, now: Time, ports: impl Iterator<Item = PortState>) {
-        let owner = self.owner;
+    /// Tells the log how the ports of `owner` are, if they are not as they were.
+    pub(crate) fn note(
+        &mut self,
+        now: Time,
+        owner: impl fmt::Display,
+        ports: impl Iterator<Item = PortState>,
+    ) {
         for ((known, is), number) in self.ports.iter_mut().zip(ports).zip(1u32..) {
             if *known != is {
                 *known = is;

@@ -138,17 +138,46 @@ fn a_device_behind_a_hub_is_told_of_like_one_at_a_root_port() {
     assert_tells(
         &log,
         &[
-            "hub port 2: a device is connected",
-            "hub port 2: reset",
-            "hub port 2: enabled",
+            "\"Hub\", address 1: port 2: a device is connected",
+            "\"Hub\", address 1: port 2: reset",
+            "\"Hub\", address 1: port 2: enabled",
             "\"Scripted\", address 2: configuration 1",
-            "hub port 2: suspended",
+            "\"Hub\", address 1: port 2: suspended",
             "\"Scripted\" detached",
-            "hub port 2: empty",
+            "\"Hub\", address 1: port 2: empty",
         ],
     );
     // This driver resets twice.
-    assert_eq!(log.iter().filter(|line| line.starts_with("hub port")).count(), 7, "{log:#?}");
+    assert_eq!(log.iter().filter(|line| line.contains(": port ")).count(), 7, "{log:#?}");
+}
+
+#[test]
+fn each_of_two_hubs_is_named_by_its_address() {
+    let log = told(|| {
+        let hub = || Hub::new(HubOptions::default()).unwrap();
+        let (near, far) = (hub(), hub());
+        let (near_sockets, far_sockets) = (near.ports().to_vec(), far.ports().to_vec());
+        let socket = Port::high_speed_only();
+        socket.attach(Box::new(near)).unwrap();
+        near_sockets[2].attach(Box::new(far)).unwrap();
+        far_sockets[4].attach(Box::new(Scripted::new(Speed::High).0)).unwrap();
+        let mut driver = EhciDriver::new(Machine::new(Ehci::new(vec![socket.link(Host::High)])));
+        let found = enumerate(&mut driver, 0, 8).unwrap();
+        let near = HubDriver::start(&mut driver, &found).unwrap();
+        let found = near.enumerate(&mut driver, 3, 9).unwrap();
+        let far = HubDriver::start(&mut driver, &found).unwrap();
+        far.enumerate(&mut driver, 5, 10).unwrap();
+    });
+    assert_tells(
+        &log,
+        &[
+            "\"Hub\", address 8: configuration 1",
+            "\"Hub\", address 8: port 3: enabled",
+            "\"Hub\", address 9: configuration 1",
+            "\"Hub\", address 9: port 5: enabled",
+            "\"Scripted\", address 10: configuration 1",
+        ],
+    );
 }
 
 #[test]

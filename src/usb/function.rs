@@ -206,7 +206,7 @@ impl Function {
     /// Carries out a transfer addressed to the device.
     pub fn transact(&mut self, transfer: Transfer<'_>) -> Outcome {
         if let Some(hub) = self.device.as_hub() {
-            hub.tick(transfer.now);
+            hub.tick(transfer.now, self.address);
         }
         self.watched(transfer, |function, transfer| match transfer.endpoint {
             0 => function.transact_control(transfer),

@@ -14,8 +14,8 @@ pub trait UsbHub {
     /// The line of the hub's ports to the host.
     fn upstream(&self) -> &Arc<Upstream>;
 
-    /// Says what time it is, before each transfer with the hub.
-    fn tick(&mut self, now: Time);
+    /// Says what time it is, and which address the hub has, before each transfer with the hub.
+    fn tick(&mut self, now: Time, address: u8);
 
     /// Bus reset: from now on the hub works at `speed`, and is not configured.
     fn reset(&mut self, speed: Speed);

@@ -87,7 +87,7 @@ impl UsbHub for Translator {
         &self.upstream
     }
 
-    fn tick(&mut self, _now: Time) {}
+    fn tick(&mut self, _now: Time, _address: u8) {}
 
     fn reset(&mut self, _speed: Speed) {}
 

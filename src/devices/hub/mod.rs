@@ -122,6 +122,8 @@ pub struct Hub {
     /// The speed of the bus the hub is on.
     speed: Speed,
     now: Time,
+    /// Its address at the last transfer, by which the log names it.
+    address: u8,
     suspended: bool,
     /// C_HUB_OVER_CURRENT.
     over_current_change: bool,
@@ -152,10 +154,11 @@ impl Hub {
             translators: Vec::new(),
             speed: Speed::Full,
             now: Time::ZERO,
+            address: 0,
             suspended: false,
             over_current_change: false,
             over_current: false,
-            journal: PortJournal::new("hub", vec![PortState::Empty; options.ports.into()]),
+            journal: PortJournal::new(vec![PortState::Empty; options.ports.into()]),
             options,
         };
         hub.build_translators(0);
@@ -198,7 +201,9 @@ impl Hub {
     /// Tells the log what has changed.
     fn note_ports(&mut self) {
         if Journal::is_read() {
-            self.journal.note(self.now, self.ports.iter().map(HubPort::state));
+            let (name, address) = (&self.description.name, self.address);
+            let hub = format_args!("\"{name}\", address {address}:");
+            self.journal.note(self.now, hub, self.ports.iter().map(HubPort::state));
         }
     }
 
@@ -302,8 +307,9 @@ impl UsbHub for Hub {
         &self.upstream
     }
 
-    fn tick(&mut self, now: Time) {
+    fn tick(&mut self, now: Time, address: u8) {
         self.now = now;
+        self.address = address;
         for port in &mut self.ports {
             port.tick(now);
         }

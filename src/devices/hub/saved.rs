@@ -45,6 +45,7 @@ impl Hub {
             over_current_change,
             over_current,
             // What the log knows is not the machine's.
+            address: _,
             journal: _,
         } = self;
         let sockets = (1..).zip(sockets).map(|(number, socket): (u8, _)| {
