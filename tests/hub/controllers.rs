@@ -4,11 +4,11 @@ use vm_usb::devices::hub::{HubOptions, Translation, Translators};
 use vm_usb::ehci::Ehci;
 use vm_usb::ohci::Ohci;
 use vm_usb::topology::{Host, Port};
-use vm_usb::usb::{EndpointAddress, Speed};
+use vm_usb::usb::{EndpointAddress, SetupPacket, Speed};
 
 use crate::driver::ehci::EhciDriver;
 use crate::driver::enumerate::{Enumerated, enumerate};
-use crate::driver::host::{HostDriver, Pipe, TransferError};
+use crate::driver::host::{Background, HostDriver, Pipe, TransferError};
 use crate::driver::hub::{HubDriver, feature};
 use crate::driver::machine::Machine;
 use crate::driver::ohci::OhciDriver;
@@ -122,5 +122,59 @@ fn full_and_low_speed_devices_behind_a_high_speed_hub_work_on_ehci_through_its_t
             // The translator answers STALL for a device that does not (USB 2.0, 11.17.1).
             story(&mut driver, &ports, speed, TransferError::Stall);
         }
+    }
+}
+
+/// An endpoint promises to announce what it has to say. A request gives it something, of which it tells
+/// nobody: whoever sent the request asks again.
+fn a_request_has_parked_endpoints_asked_again(
+    host: &mut impl Background,
+    ports: &[Port],
+    speed: Speed,
+) {
+    assert!(host.connected(0));
+    let found = enumerate(host, 0, HUB).unwrap();
+    let hub = HubDriver::start(host, &found).unwrap();
+    let controls = plug(&ports[4], speed);
+    hub.wait(host, 600).unwrap();
+    let found = hub.enumerate(host, 5, 5).unwrap();
+    for endpoint in [IN1, IN3] {
+        let pipe = pipe(&found, endpoint);
+        controls.answer(endpoint, [Answer::Park]);
+        let flight = host.begin_receive(&pipe);
+        host.sleep_millis(20);
+        controls.take_seen();
+        controls.answer(endpoint, [Answer::Data(vec![7; 5])]);
+        host.sleep_millis(20);
+        assert_eq!(controls.take_transfers(), [], "{endpoint} at {speed:?} speed is parked");
+        controls.answer_request(&[]);
+        host.control(&found.device, SetupPacket::new(0x40, 1, 0, 0, 0), &[]).unwrap();
+        host.sleep_millis(20);
+        assert!(host.has_ended(&flight), "{endpoint} at {speed:?} speed is asked again");
+        assert_eq!(host.finish(flight).unwrap(), [7; 5]);
+    }
+}
+
+#[test]
+fn a_request_to_a_device_behind_any_hub_has_its_parked_endpoints_asked_again() {
+    for speed in [Speed::Full, Speed::Low] {
+        let (hub, ports) = hub(HubOptions { speed: Speed::Full, ..HubOptions::default() });
+        let root = Port::classic();
+        root.attach(Box::new(hub)).unwrap();
+        let mut driver = OhciDriver::new(Ohci::new(vec![root.link(Host::Classic)]));
+        a_request_has_parked_endpoints_asked_again(&mut driver, &ports, speed);
+    }
+    for (translation, speed) in [
+        (Translation::Prompt, Speed::High),
+        (Translation::Prompt, Speed::Full),
+        (Translation::Wire, Speed::Full),
+        (Translation::Prompt, Speed::Low),
+    ] {
+        let (hub, ports) = hub(HubOptions { translation, ..HubOptions::default() });
+        let root = Port::high_speed_only();
+        root.attach(Box::new(hub)).unwrap();
+        let mut driver = EhciDriver::new(Machine::new(Ehci::new(vec![root.link(Host::High)])));
+        driver.sleep_millis(1);
+        a_request_has_parked_endpoints_asked_again(&mut driver, &ports, speed);
     }
 }

@@ -380,6 +380,35 @@ fn a_promise_that_is_kept_before_the_host_hears_of_it_is_none() {
 }
 
 #[test]
+fn a_promise_is_none_if_a_request_to_the_device_comes_before_the_host_hears_of_it() {
+    // The request may have given the endpoint something to say, of which the device tells nobody: whoever
+    // waits for an announcement is asked again at a request, but nobody waits for this one yet.
+    for translators in [Translators::Single, Translators::Multiple] {
+        let mut host = SplitHost::new(HubOptions { translators, ..HubOptions::default() });
+        let controls = plug(&host.rig.ports[0], Speed::Full);
+        let device = host.enumerate(5).device;
+        for (endpoint, kind) in [(1, TransferType::Bulk), (3, TransferType::Interrupt)] {
+            let address = EndpointAddress::r#in(endpoint);
+            let token = host.token(&device, endpoint, Pid::In, kind);
+            for (requested, readiness) in [
+                (false, Readiness::Announced),
+                (true, Readiness::Poll),
+                (false, Readiness::Announced),
+            ] {
+                controls.answer(address, [Answer::Park]);
+                host.start(token, Toggle::Data0, &[]);
+                if requested {
+                    controls.answer_request(&[]);
+                    host.control(&device, SetupPacket::new(0x40, 1, 0, 0, 0), &[]).unwrap();
+                }
+                host.microframe += 2;
+                assert_eq!(host.complete(token).0, CompleteAnswer::Nak(readiness), "{kind:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn at_the_pace_of_the_wire_a_result_takes_as_long_as_its_packets() {
     let options = HubOptions { translation: Translation::Wire, ..HubOptions::default() };
     let mut host = SplitHost::new(options);

@@ -230,8 +230,9 @@ impl Hub {
             let at = usize::from(port).checked_sub(1)?;
             (at, all.get_mut(at..)?.get_mut(..1)?)
         };
-        let bus = SlowBus::new(ports, self.upstream.announcements());
-        Some((self.translators.get_mut(at)?, bus))
+        let translator = self.translators.get_mut(at)?;
+        let news = self.upstream.announcements().wrapping_add(translator.requests());
+        Some((translator, SlowBus::new(ports, news)))
     }
 }
 
@@ -348,7 +349,7 @@ impl UsbHub for Hub {
 
     fn complete_split(&mut self, split: &CompleteSplit, data: &mut Vec<u8>) -> CompleteAnswer {
         match self.translator(split.token.port) {
-            Some((translator, bus)) => translator.complete(split, data, bus.announcements()),
+            Some((translator, bus)) => translator.complete(split, data, bus.news()),
             None => CompleteAnswer::Silence,
         }
     }

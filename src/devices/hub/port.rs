@@ -416,17 +416,19 @@ impl HubPort {
 /// The full- and low-speed bus behind a transaction translator.
 pub(super) struct SlowBus<'a> {
     ports: &'a mut [HubPort],
-    announcements: u64,
+    news: u64,
 }
 
 impl<'a> SlowBus<'a> {
-    /// `announcements` is how many there were before anything of what follows.
-    pub(super) fn new(ports: &'a mut [HubPort], announcements: u64) -> Self {
-        Self { ports, announcements }
+    /// `news` is how many announcements and requests there were before anything of what follows.
+    pub(super) fn new(ports: &'a mut [HubPort], news: u64) -> Self {
+        Self { ports, news }
     }
 
-    pub(super) fn announcements(&self) -> u64 {
-        self.announcements
+    /// How many announcements and requests there were: a promise to announce that is older than the
+    /// latest of them may be over.
+    pub(super) fn news(&self) -> u64 {
+        self.news
     }
 
     /// Calls `action` with the device a split is for; `None` if nobody listens.

@@ -25,7 +25,7 @@ pub(super) enum Answer {
     Failed,
 }
 
-/// How many announcements there were before a transaction, and when its result is collected.
+/// How many announcements and requests there were before a transaction, and when its result is collected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub before: u64,
@@ -52,10 +52,11 @@ impl Answer {
     }
 
     /// The answer when the host collects it. A device that promised to announce may have done so since
-    /// the transaction: nobody was waiting for it then, so the host is told to ask again.
-    pub(super) fn collected(self, announcements: Span) -> Self {
+    /// the transaction, or a request may have ended the promise: nobody was waiting for it then, so the
+    /// host is told to ask again.
+    pub(super) fn collected(self, news: Span) -> Self {
         match self {
-            Self::Nak(Readiness::Announced) if announcements.any() => Self::Nak(Readiness::Poll),
+            Self::Nak(Readiness::Announced) if news.any() => Self::Nak(Readiness::Poll),
             other => other,
         }
     }

@@ -32,6 +32,8 @@ pub(super) struct Translator {
     non_periodic: NonPeriodic,
     periodic: Periodic,
     stopped: bool,
+    /// Control transactions it has begun. After a restore no device has promised to announce anything.
+    requests: u64,
 }
 
 fn is_periodic(token: &SplitToken) -> bool {
@@ -44,11 +46,12 @@ impl Translator {
             non_periodic: NonPeriodic::new(translation),
             periodic: Periodic::default(),
             stopped: false,
+            requests: 0,
         }
     }
 
     pub(super) fn save(&self, now: Time) -> TranslatorState {
-        let Self { non_periodic, periodic, stopped } = self;
+        let Self { non_periodic, periodic, stopped, requests: _ } = self;
         TranslatorState {
             non_periodic: non_periodic.save(now),
             periodic: periodic.clone(),
@@ -77,7 +80,16 @@ impl Translator {
             self.periodic.start(split, bus);
             return StartAnswer::Silence;
         }
+        if split.token.transfer_type == TransferType::Control {
+            self.requests = self.requests.wrapping_add(1);
+        }
         self.non_periodic.start(split, bus)
+    }
+
+    /// How many control transactions there were: each may have given the device's other endpoints
+    /// something to say, of which it tells nobody, so promises to announce from before it are void.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests
     }
 
     /// A complete-split.
@@ -85,15 +97,15 @@ impl Translator {
         &mut self,
         split: &CompleteSplit,
         data: &mut Vec<u8>,
-        announcements: u64,
+        news: u64,
     ) -> CompleteAnswer {
         if self.stopped {
             return CompleteAnswer::Silence;
         }
         if is_periodic(&split.token) {
-            self.periodic.complete(split, data, announcements)
+            self.periodic.complete(split, data, news)
         } else {
-            self.non_periodic.complete(split, data, announcements)
+            self.non_periodic.complete(split, data, news)
         }
     }
 

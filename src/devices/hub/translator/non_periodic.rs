@@ -30,9 +30,9 @@ struct Buffer<T = Time> {
     answer: Answer,
     /// When the transaction is over.
     ready: T,
-    /// Announcements before it. After a restore no device has promised any.
+    /// Announcements and requests before it. After a restore no device has promised any.
     #[serde(skip)]
-    announcements: u64,
+    news: u64,
 }
 
 /// The [`NonPeriodic`] buffers in a snapshot.
@@ -59,11 +59,11 @@ impl NonPeriodic {
 
     pub(super) fn save(&self, now: Time) -> NonPeriodicState {
         let Self { translation: _, buffers, free } = self;
-        let state = |Buffer { token, answer, ready, announcements }: &Buffer| Buffer {
+        let state = |Buffer { token, answer, ready, news }: &Buffer| Buffer {
             token: *token,
             answer: answer.clone(),
             ready: Offset::of(*ready, now),
-            announcements: *announcements,
+            news: *news,
         };
         NonPeriodicState {
             buffers: buffers.iter().map(state).collect(),
@@ -79,11 +79,11 @@ impl NonPeriodic {
         let NonPeriodicState { buffers, free } = state;
         let sound = buffers.len() <= BUFFERS && buffers.iter().all(|b| b.answer.is_possible());
         RestoreError::check(sound, "a translator has no such buffers")?;
-        let restored = |Buffer { token, answer, ready, announcements }: Buffer<Offset>| Buffer {
+        let restored = |Buffer { token, answer, ready, news }: Buffer<Offset>| Buffer {
             token,
             answer: answer.restored(),
             ready: ready.at(now),
-            announcements,
+            news,
         };
         self.buffers = buffers.into_iter().map(restored).collect();
         self.free = free.at(now);
@@ -106,7 +106,7 @@ impl NonPeriodic {
         if self.buffers.len() >= BUFFERS {
             return StartAnswer::Nak;
         }
-        let announcements = bus.announcements();
+        let news = bus.news();
         let mut answer = exchange(split, bus);
         let mut tries = 1usize;
         while answer == Answer::Failed && tries < TRIES {
@@ -123,7 +123,7 @@ impl NonPeriodic {
             }
         };
         self.free = ready;
-        self.buffers.push(Buffer { token: split.token, answer, ready, announcements });
+        self.buffers.push(Buffer { token: split.token, answer, ready, news });
         StartAnswer::Ack
     }
 
@@ -131,7 +131,7 @@ impl NonPeriodic {
         &mut self,
         split: &CompleteSplit,
         data: &mut Vec<u8>,
-        announcements: u64,
+        news: u64,
     ) -> CompleteAnswer {
         let found = self.buffers.iter().position(|buffer| buffer.token == split.token);
         let Some(at) = found else {
@@ -141,8 +141,8 @@ impl NonPeriodic {
         if self.buffers.get(at).is_some_and(|buffer| split.now < buffer.ready) {
             return CompleteAnswer::Nyet;
         }
-        let Buffer { answer, announcements: before, .. } = self.buffers.swap_remove(at);
-        let answer = answer.collected(Span { before, after: announcements });
+        let Buffer { answer, news: before, .. } = self.buffers.swap_remove(at);
+        let answer = answer.collected(Span { before, after: news });
         if let Answer::Data(bytes) = &answer {
             data.extend(bytes);
         }

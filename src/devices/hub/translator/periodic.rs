@@ -52,9 +52,9 @@ enum Work {
         answer: Answer,
         slices: VecDeque<Slice>,
         sent: usize,
-        /// Announcements before it. After a restore no device has promised any.
+        /// Announcements and requests before it. After a restore no device has promised any.
         #[serde(skip)]
-        announcements: u64,
+        news: u64,
     },
 }
 
@@ -110,14 +110,14 @@ impl Periodic {
         if self.entries.len() >= MOST {
             return;
         }
-        let announcements = bus.announcements();
+        let news = bus.news();
         let answer = exchange(split, bus);
         let mut bytes = answer.len().max(split.data.len());
         if token.low_speed && token.transfer_type == TransferType::Interrupt {
             bytes = bytes.saturating_mul(LOW_SPEED);
         }
         let slices = self.slices(split.microframe.saturating_add(1), bytes);
-        let work = Work::Result { answer, slices, sent: 0, announcements };
+        let work = Work::Result { answer, slices, sent: 0, news };
         self.entries.push(Entry { token, work });
     }
 
@@ -192,15 +192,13 @@ impl Periodic {
         &mut self,
         split: &CompleteSplit,
         data: &mut Vec<u8>,
-        announcements: u64,
+        news: u64,
     ) -> CompleteAnswer {
         self.age(split.microframe);
         let found = self.entries.iter().position(|entry| entry.token == split.token);
         let entry = found.and_then(|at| Some((at, self.entries.get_mut(at)?)));
-        let Some((
-            at,
-            Entry { work: Work::Result { answer, slices, sent, announcements: before }, .. },
-        )) = entry
+        let Some((at, Entry { work: Work::Result { answer, slices, sent, news: before }, .. })) =
+            entry
         else {
             // Nothing is known of it (USB 2.0, 11.20.2).
             return CompleteAnswer::Nyet;
@@ -218,7 +216,7 @@ impl Periodic {
             *sent = sent.saturating_add(count);
         }
         if last {
-            let span = Span { before: *before, after: announcements };
+            let span = Span { before: *before, after: news };
             let answer = answer.clone().collected(span).handshake(CompleteAnswer::Err);
             self.entries.swap_remove(at);
             return answer;
