@@ -46,15 +46,16 @@ pub struct Interrupt {
     pub event: bool,
 }
 
-/// How many of its frames a controller has looked at since power-on: of 1 ms for OHCI, microframes of
-/// 125 us for EHCI.
+/// What became of a controller's frames since power-on: of 1 ms for OHCI, microframes of 125 us for
+/// EHCI. Those in which the controller or, for EHCI, the periodic schedule was stopped do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frames {
-    /// Frames in which the lists were run. OHCI: all lists; EHCI: the periodic schedule.
+    /// OHCI: frames in which the lists were run. EHCI: microframes in which something in the periodic
+    /// schedule was due, and was carried out.
     pub run: u64,
-    /// Frames that passed without: because nothing was due in them, or because the embedder came back
-    /// too late to catch up. Those in which the controller or, for EHCI, the periodic schedule was
-    /// stopped do not count.
+    /// OHCI: frames that passed without, because nothing was due in them, or because the embedder came
+    /// back too late to catch up. EHCI: microframes that were missed, because the embedder came back too
+    /// late or the guest's list was too long; those in which nothing was due are in neither count.
     pub skipped: u64,
 }
 

@@ -303,7 +303,9 @@ impl Ehci {
         }
         let mut at = self.next_microframe.max(now.saturating_sub(CATCH_UP - 1));
         if self.periodic.active {
-            let skipped = at.saturating_sub(self.next_microframe);
+            // Nothing was due before the look that was asked for.
+            let due = self.clock.microframe(self.next_periodic).max(self.next_microframe);
+            let skipped = at.saturating_sub(due);
             self.frames.skipped = self.frames.skipped.saturating_add(skipped);
         }
         let interrupted = std::mem::replace(&mut self.next_microframe, now.saturating_add(1));
@@ -328,8 +330,6 @@ impl Ehci {
             if self.periodic.active
                 && let Some(dma) = context.dma()
             {
-                let run = to.saturating_sub(at).saturating_add(1);
-                self.frames.run = self.frames.run.saturating_add(run);
                 let periodic = self.periodic;
                 let mut engine = self.engine(dma, context.now);
                 worked |= periodic.run(&mut engine, at, to, &mut budget)?;
@@ -338,7 +338,7 @@ impl Ehci {
         }
         let Frames { run, skipped } = self.frames;
         self.frames = Frames {
-            run: run.saturating_sub(budget.missed()),
+            run: run.saturating_add(budget.ran()),
             skipped: skipped.saturating_add(budget.missed()),
         };
         if worked {

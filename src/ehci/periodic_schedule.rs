@@ -55,13 +55,20 @@ pub(super) enum Next {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     elements: u32,
+    /// Microframes in which something was due, and done.
+    ran: u64,
     /// Microframes that it did not suffice for.
     missed: u64,
 }
 
 impl Budget {
     pub(super) fn turn() -> Self {
-        Self { elements: TURN_ELEMENTS, missed: 0 }
+        Self { elements: TURN_ELEMENTS, ran: 0, missed: 0 }
+    }
+
+    /// Microframes in which something was due, and done.
+    pub(super) fn ran(&self) -> u64 {
+        self.ran
     }
 
     /// Microframes that were not carried out.
@@ -111,6 +118,7 @@ impl PeriodicSchedule {
                 break;
             }
             self.microframe(engine, entry, at, budget, false)?;
+            budget.ran = budget.ran.saturating_add(1);
             any = true;
             at = at.saturating_add(1);
         }

@@ -265,6 +265,33 @@ fn a_queue_head_linked_without_a_word_is_found_in_a_quarter_of_the_quiet_time_or
 }
 
 #[test]
+fn microframes_count_as_run_when_something_is_due_and_as_skipped_when_missed() {
+    let mut rig = Rig::new();
+    let mut queue = rig.open_interrupt(IN3, 0x04, 1);
+    let count = |rig: &mut Rig, millis| {
+        let before = rig.driver.machine.frames();
+        rig.driver.machine.advance_millis(millis);
+        let after = rig.driver.machine.frames();
+        (after.run - before.run, after.skipped - before.skipped)
+    };
+    assert_eq!(count(&mut rig, 1_000), (0, 0), "the schedule is on, and nothing is queued");
+    let buffer = rig.buffer(64);
+    rig.submit(&mut queue, &[Td::new(Pid::In, buffer, 64)]);
+    assert_eq!(count(&mut rig, 100), (100, 0), "polled once in each frame");
+    rig.controls.answer(IN3, [Answer::Park]);
+    rig.driver.machine.advance_millis(1);
+    assert_eq!(count(&mut rig, 1_000), (0, 0), "parked");
+    // The device announces, and asks to be polled from now on; then the host is away for a second.
+    rig.controls.announce(IN3);
+    rig.driver.machine.advance_millis(1);
+    rig.driver.machine.now = rig.driver.machine.now.after_millis(1_000);
+    let (run, skipped) = count(&mut rig, 0);
+    assert_eq!(run, 1_024 / 8);
+    let most = 8_000 - 1_024;
+    assert!((most - 8..=most).contains(&skipped), "{skipped}, from the first poll that was due");
+}
+
+#[test]
 fn a_slow_endpoint_does_not_hold_up_the_other_schedule() {
     let mut rig = Rig::new();
     let mut slow = rig.open_interrupt(IN3, 0xff, 1);

@@ -39,7 +39,8 @@ pub struct ControllerCounts {
     pub register_writes: u64,
     /// Times a timer or a device woke it.
     pub runs: u64,
-    /// Frames (OHCI, 1 ms) or microframes (EHCI, 125 us) whose lists were run.
+    /// OHCI: frames (1 ms) whose lists were run. EHCI: microframes (125 us) in which something in the
+    /// periodic schedule was due.
     pub frames_run: u64,
     /// Those that passed without.
     pub frames_skipped: u64,
