@@ -8,5 +8,7 @@ mod hostile;
 mod ports;
 #[allow(unreachable_pub, reason = "shared by the modules of this test")]
 mod rig;
+#[allow(unreachable_pub, reason = "shared by the modules of this test")]
+mod split_host;
 mod translator;
 mod tree;
