@@ -136,31 +136,9 @@ fn ohci_err_6_what_is_queued_behind_an_error_stays() {
 #[test]
 fn ohci_err_7_descriptors_outside_memory_are_unrecoverable() {
     for nowhere in [RAM, 0x8000_0000, 0xffff_fff0] {
-        let mut rig = running();
-        rig.m.write32(reg::HCCA, nowhere & !0xff);
-        rig.frames(1);
-        assert_dead_until_reset(&mut rig);
-
-        let mut rig = running();
-        rig.m.write32(reg::BULK_HEAD_ED, nowhere);
-        rig.enable(control::BLE);
-        rig.ring_bulk();
-        assert_dead_until_reset(&mut rig);
-
-        let mut rig = running();
-        let ed = rig.endpoint_ed(BULK_OUT, &[]);
-        rig.m.store(ed + 12, nowhere);
-        rig.m.write32(reg::CONTROL_HEAD_ED, ed);
-        rig.enable(control::CLE);
-        rig.ring_control();
-        assert_dead_until_reset(&mut rig);
-
-        let mut rig = running();
-        let ed = rig.endpoint_ed(BULK_OUT, &[]);
-        rig.m.store(ed + 8, nowhere);
-        rig.run_periodic(&[ed]);
-        rig.frames(1);
-        assert_dead_until_reset(&mut rig);
+        for mut rig in led_to(nowhere) {
+            assert_dead_until_reset(&mut rig);
+        }
     }
 }
 
@@ -247,10 +225,7 @@ fn ohci_err_10_a_circle_with_a_busy_endpoint_serves_it() {
 #[test]
 fn ohci_err_11_a_td_that_follows_itself_is_bounded() {
     let mut rig = running();
-    let td = rig.td(td::OUT, 0, 0);
-    let ed = rig.endpoint_ed(BULK_OUT, &[]);
-    rig.m.store(td + 8, td);
-    rig.m.store(ed + 8, td);
+    let ed = rig.td_in_a_circle();
     rig.run_bulk(&[ed]);
     let first = rig.transfers();
     assert!((1..=2000).contains(&first));
@@ -354,14 +329,7 @@ fn ohci_err_15_a_buffer_that_ends_before_it_begins_is_unrecoverable() {
 fn ohci_err_17_data_may_land_on_its_own_descriptors() {
     for target in 0..3 {
         let mut rig = running();
-        let td = rig.m.alloc(16, 16);
-        let ed = rig.endpoint_ed(BULK_IN, &[]);
-        let at = [td, ed, rig.hcca + 0x40][target];
-        rig.m.store_all(td, &[td::IN | td::NOT_ACCESSED, at, 0, at + 63]);
-        let dummy = rig.m.load(ed + 4);
-        rig.m.store(td + 8, dummy);
-        rig.m.store(ed + 8, td);
-        rig.device.answer(BULK_IN, [Answer::Data(vec![0xff; 64])]);
+        let (td, ed, dummy) = rig.td_onto_descriptors(target);
         rig.run_bulk(&[ed]);
         assert_eq!(rig.transfers(), 1);
         // The write-back is by what was read before the data came.

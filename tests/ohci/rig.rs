@@ -9,7 +9,7 @@ use vm_usb::usb::{
 
 use crate::driver::machine::Machine;
 pub use crate::driver::ohci::{command, control, ed, hcca, int, port, reg, td};
-use crate::driver::scripted::{Controls, Scripted, Seen};
+use crate::driver::scripted::{Answer, Controls, Scripted, Seen};
 
 /// Address of the device behind port 1.
 pub const ADDRESS: u8 = 5;
@@ -328,4 +328,53 @@ impl Rig {
     pub fn endpoints_seen(&self) -> Vec<u8> {
         self.device.take_transfers().into_iter().map(|(_, endpoint, ..)| endpoint).collect()
     }
+    /// A bulk endpoint, not linked yet, whose TD follows itself.
+    pub fn td_in_a_circle(&mut self) -> u32 {
+        let td = self.td(td::OUT, 0, 0);
+        let ed = self.endpoint_ed(BULK_OUT, &[]);
+        self.m.store(td + 8, td);
+        self.m.store(ed + 8, td);
+        ed
+    }
+
+    /// A TD, at a bulk endpoint that is not linked yet, whose data lands on the TD itself, on its ED or
+    /// on the HCCA; returns both and the dummy behind the TD. All bits of the data are set.
+    pub fn td_onto_descriptors(&mut self, target: usize) -> (u32, u32, u32) {
+        let td = self.m.alloc(16, 16);
+        let ed = self.endpoint_ed(BULK_IN, &[]);
+        let at = [td, ed, self.hcca + 0x40][target];
+        self.m.store_all(td, &[td::IN | td::NOT_ACCESSED, at, 0, at + 63]);
+        let dummy = self.m.load(ed + 4);
+        self.m.store(td + 8, dummy);
+        self.m.store(ed + 8, td);
+        self.device.answer(BULK_IN, [Answer::Data(vec![0xff; 64])]);
+        (td, ed, dummy)
+    }
+}
+
+/// Controllers that were just led to `nowhere`: by HcHCCA, by a head pointer, by NextED and by HeadP.
+pub fn led_to(nowhere: u32) -> [Rig; 4] {
+    let mut by_hcca = running();
+    by_hcca.m.write32(reg::HCCA, nowhere & !0xff);
+    by_hcca.frames(1);
+
+    let mut by_head = running();
+    by_head.m.write32(reg::BULK_HEAD_ED, nowhere);
+    by_head.enable(control::BLE);
+    by_head.ring_bulk();
+
+    let mut by_next_ed = running();
+    let ed = by_next_ed.endpoint_ed(BULK_OUT, &[]);
+    by_next_ed.m.store(ed + 12, nowhere);
+    by_next_ed.m.write32(reg::CONTROL_HEAD_ED, ed);
+    by_next_ed.enable(control::CLE);
+    by_next_ed.ring_control();
+
+    let mut by_head_p = running();
+    let ed = by_head_p.endpoint_ed(BULK_OUT, &[]);
+    by_head_p.m.store(ed + 8, nowhere);
+    by_head_p.run_periodic(&[ed]);
+    by_head_p.frames(1);
+
+    [by_hcca, by_head, by_next_ed, by_head_p]
 }

@@ -4,7 +4,6 @@ use vm_memory::{GuestAddress, GuestMemoryMmap};
 
 use super::*;
 use crate::driver::machine::RAM;
-use crate::driver::scripted::Answer;
 
 #[test]
 fn ohci_hg_14_pages_of_a_buffer_have_nothing_to_do_with_each_other() {
@@ -98,14 +97,7 @@ fn ohci_hg_19_a_status_word_that_is_none_is_an_offset_all_the_same() {
 fn ohci_hg_27_data_that_lands_on_its_own_descriptors_changes_nothing_of_its_transfer() {
     for target in 0..3 {
         let mut rig = running();
-        let td = rig.m.alloc(16, 16);
-        let ed = rig.endpoint_ed(BULK_IN, &[]);
-        let at = [td, ed, rig.hcca + 0x40][target];
-        rig.m.store_all(td, &[td::IN | td::NOT_ACCESSED, at, 0, at + 63]);
-        let dummy = rig.m.load(ed + 4);
-        rig.m.store(td + 8, dummy);
-        rig.m.store(ed + 8, td);
-        rig.device.answer(BULK_IN, [Answer::Data(vec![0xff; 64])]);
+        let (td, ed, dummy) = rig.td_onto_descriptors(target);
         let work = work(&mut rig, |rig| rig.run_bulk(&[ed]));
         assert!(work.most <= 2 * VISIT + FRAME, "{work:?}");
         assert_eq!(rig.transfers(), 1);

@@ -33,23 +33,9 @@ fn ohci_hg_9_larger_packets_than_the_endpoint_has_stay_in_the_buffer() {
 fn ohci_hg_10_structures_outside_ram_are_unrecoverable() {
     // Behind RAM, where BARs are, and at the end.
     for nowhere in [RAM, 0xfebf_0000, 0xffff_fff0] {
-        let mut rig = running();
-        rig.m.write32(reg::HCCA, nowhere & !0xff);
-        rig.frames(1);
-        assert_dead_until_reset(&mut rig);
-
-        let mut rig = running();
-        rig.m.write32(reg::BULK_HEAD_ED, nowhere);
-        rig.enable(control::BLE);
-        rig.ring_bulk();
-        assert_dead_until_reset(&mut rig);
-
-        let mut rig = running();
-        let ed = rig.endpoint_ed(BULK_OUT, &[]);
-        rig.m.store(ed + 8, nowhere);
-        rig.run_periodic(&[ed]);
-        rig.frames(1);
-        assert_dead_until_reset(&mut rig);
+        for mut rig in led_to(nowhere) {
+            assert_dead_until_reset(&mut rig);
+        }
     }
 }
 

@@ -93,10 +93,7 @@ fn ohci_hg_4_a_hundred_thousand_eds_are_served_piece_by_piece() {
 #[test]
 fn ohci_hg_5_a_td_that_follows_itself_retires_a_bounded_number_of_times() {
     let mut rig = running();
-    let td = rig.td(td::OUT, 0, 0);
-    let ed = rig.endpoint_ed(BULK_OUT, &[]);
-    rig.m.store(td + 8, td);
-    rig.m.store(ed + 8, td);
+    let ed = rig.td_in_a_circle();
     let at_once = work(&mut rig, |rig| rig.run_bulk(&[ed]));
     assert_eq!(rig.transfers(), 1024);
     assert!(at_once.most <= 1024 * VISIT + FRAME, "{at_once:?}");

@@ -186,10 +186,7 @@ fn ohci_hg_46_a_device_that_is_pulled_in_the_middle_is_told_first() {
 #[test]
 fn ohci_hg_47_two_processors_and_a_device_at_once() {
     let mut rig = running();
-    let td = rig.td(td::OUT, 0, 0);
-    let ed = rig.endpoint_ed(BULK_OUT, &[]);
-    rig.m.store(td + 8, td);
-    rig.m.store(ed + 8, td);
+    let ed = rig.td_in_a_circle();
     rig.run_bulk(&[ed]);
     let (now, memory, device) = (rig.m.now, rig.m.memory.clone(), rig.device.clone());
     let controller = Mutex::new(&mut rig.m.controller);
