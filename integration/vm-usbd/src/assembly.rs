@@ -10,7 +10,7 @@ use vm_usb::pci::{Identity, PciFunction, Placement};
 use vm_usb::topology::{Host, Port};
 use vm_usb::usb::{Observer, Speed};
 
-use crate::cli::{ControllerKind, ControllerOptions, DeviceOptions};
+use crate::cli::{ControllerKind, ControllerOptions, DeviceOptions, PciId};
 use crate::clock::Stopwatch;
 use crate::disks::Disks;
 use crate::doorbell::Doorbell;
@@ -203,7 +203,7 @@ fn server(
     for link in &links {
         link.subscribe(doorbell.clone());
     }
-    let (identity, controller): (_, Controller) = match options.kind {
+    let (mut identity, controller): (_, Controller) = match options.kind {
         ControllerKind::Ehci => {
             let controller = Ehci::new(links)
                 .with_prompt_commit(options.prompt_commit)
@@ -212,6 +212,9 @@ fn server(
         }
         ControllerKind::Ohci => (Identity::ohci(), Box::new(Ohci::new(links).with_pacing(pacing))),
     };
+    if let Some(PciId { vendor, device }) = options.pci_id {
+        (identity.vendor, identity.device) = (vendor, device);
+    }
     let placement = Placement { multi_function: ports.shared, ..Placement::default() };
     let listener = Listener::new(&options.socket)
         .map_err(|error| AssemblyError::Socket(options.id.clone(), error))?;

@@ -153,9 +153,10 @@ pub struct Ctl {
 
 const CONTROLLER: &str = "\
 A host controller: ehci,id=ID,socket=PATH[,ports=N][,addendum=on|off][,prompt-commit=on|off] or
-ohci,id=ID,socket=PATH[,ports=N][,companion-of=EHCI-ID]. With addendum=on EHCI is of revision 1.1 (link power
-management, a change bit for each port), not 1.0. Without prompt-commit it reports completions with the
-end of the frame, to show what reporting them at once gains";
+ohci,id=ID,socket=PATH[,ports=N][,companion-of=EHCI-ID]; and for each [,pci-id=VENDOR:DEVICE], in
+hexadecimal: drivers know it by its class, but treat some chips specially. With addendum=on EHCI is of
+revision 1.1 (link power management, a change bit for each port), not 1.0. Without prompt-commit it
+reports completions with the end of the frame, to show what reporting them at once gains";
 
 const DEVICE: &str = "\
 A device: storage,bus=BUS,file=PATH[,readonly=on], (keyboard|tablet),bus=BUS,
@@ -202,6 +203,30 @@ impl ControllerKind {
     }
 }
 
+/// What a function says it is on PCI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciId {
+    /// Vendor id.
+    pub vendor: u16,
+    /// Device id.
+    pub device: u16,
+}
+
+impl FromStr for PciId {
+    type Err = ();
+
+    /// `VENDOR:DEVICE`, each of four hexadecimal digits; FFFF is what nobody answers with.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let number = |text: &str| {
+            let is_whole = text.len() == 4 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+            u16::from_str_radix(text, 16).ok().filter(|_| is_whole)
+        };
+        let (vendor, device) = text.split_once(':').ok_or(())?;
+        let vendor = number(vendor).filter(|vendor| *vendor != 0xffff).ok_or(())?;
+        Ok(Self { vendor, device: number(device).ok_or(())? })
+    }
+}
+
 /// `--controller`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerOptions {
@@ -219,6 +244,8 @@ pub struct ControllerOptions {
     pub prompt_commit: bool,
     /// Whether EHCI is of revision 1.1, with the whole addendum.
     pub addendum: bool,
+    /// What it says it is, if not what it is.
+    pub pci_id: Option<PciId>,
 }
 
 impl FromStr for ControllerOptions {
@@ -248,6 +275,7 @@ impl FromStr for ControllerOptions {
                 ControllerKind::Ohci => false,
             },
             ports: options.number("ports", 1..=15, "a controller has 1 to 15 ports")?,
+            pci_id: pci_id(&mut options)?,
             id: options.take("id").unwrap_or_default(),
             socket: options.take("socket").unwrap_or_default().into(),
         };
@@ -260,6 +288,15 @@ impl FromStr for ControllerOptions {
         }
         Ok(controller)
     }
+}
+
+/// The id to show, if one is given.
+fn pci_id(options: &mut Options) -> Result<Option<PciId>, OptionError> {
+    let Some(value) = options.take("pci-id") else {
+        return Ok(None);
+    };
+    let expected = "say VENDOR:DEVICE, such as 1af4:10f1, with a vendor below ffff";
+    value.parse().map(Some).map_err(|()| OptionError::Value { key: "pci-id", value, expected })
 }
 
 /// What a device is.
@@ -456,6 +493,7 @@ mod tests {
                     companion_of: None,
                     prompt_commit: true,
                     addendum: false,
+                    pci_id: None,
                 },
                 ControllerOptions {
                     kind: ControllerKind::Ohci,
@@ -465,6 +503,7 @@ mod tests {
                     companion_of: Some("e0".into()),
                     prompt_commit: true,
                     addendum: false,
+                    pci_id: None,
                 },
             ]
         );
@@ -500,14 +539,28 @@ mod tests {
             controller("ehci,id=e,socket=/s,prompt-commit=no"),
             "prompt-commit=no: say on or off"
         );
+        for id in ["0000:0000", "8086:24cd", "fffe:FFFF"] {
+            let options = format!("ehci,id=e,socket=/s,pci-id={id}").parse::<ControllerOptions>();
+            let PciId { vendor, device } = options.unwrap().pci_id.unwrap();
+            assert_eq!(format!("{vendor:04x}:{device:04x}"), id.to_lowercase());
+        }
+        for id in ["ffff:0001", "8086", "8086:", "8086:24c", "8086:024cd", "+086:24cd", "8086:24cg"]
+        {
+            assert_eq!(
+                controller(&format!("ohci,id=o,socket=/s,pci-id={id}")),
+                format!(
+                    "pci-id={id}: say VENDOR:DEVICE, such as 1af4:10f1, with a vendor below ffff"
+                )
+            );
+        }
         assert_eq!(
             controller("ehci,id=e,socket=/s,companion-of=f"),
-            "unknown option \"companion-of\"; there are prompt-commit, addendum, ports, id, socket"
+            "unknown option \"companion-of\"; there are prompt-commit, addendum, ports, pci-id, id, socket"
         );
         assert_eq!(controller("ehci,id=e,socket=/s,addendum=1.1"), "addendum=1.1: say on or off");
         assert_eq!(
             controller("ohci,id=e,socket=/s,addendum=on"),
-            "unknown option \"addendum\"; there are companion-of, ports, id, socket"
+            "unknown option \"addendum\"; there are companion-of, ports, pci-id, id, socket"
         );
         let ehci = "ehci,id=e,socket=/s,addendum=on".parse::<ControllerOptions>().unwrap();
         assert!(ehci.addendum && ehci.prompt_commit);
