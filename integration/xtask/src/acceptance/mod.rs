@@ -105,7 +105,7 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
     let mut tally = Tally::default();
     for scenario in scenarios {
         let architecture = bench.lab.architecture();
-        println!("\n{}, {} ({} controllers)", scenario.name(), architecture.name(), maker.name());
+        println!("\n{}, {} ({} controllers)", scenario.name(), architecture.name(), maker.whose());
         match *scenario {
             Scenario::Linux(kernel, interrupts) => {
                 linux::run(bench, maker, kernel, interrupts, &|rig| rig, &mut tally)?

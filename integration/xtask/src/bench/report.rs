@@ -107,17 +107,21 @@ pub(crate) fn table(title: &str, readings: &Readings, idle: &[Extra]) -> String 
     }
     let rows = [
         (Kind::Ehci, Use::Open, "extra wakeups when idle"),
+        (Kind::Ehci, Use::OpenTrusted, "the same with the PCI id of QEMU's"),
         (Kind::Ohci, Use::Open, "extra wakeups when idle"),
         (Kind::Ohci, Use::Suspended, "extra wakeups when suspended"),
     ];
     for (kind, used, name) in rows {
-        let of = |kind, maker| {
+        let of = |kind, maker, used| {
             idle.iter().find(|one| (one.kind, one.maker, one.used) == (kind, maker, used))
         };
-        let Some((ours, qemus)) = of(kind, Maker::Ours).zip(of(kind, Maker::Qemu)) else {
+        // QEMU's has that id anyway.
+        let theirs = if used == Use::OpenTrusted { Use::Open } else { used };
+        let ours = of(kind, Maker::Ours, used);
+        let Some((ours, qemus)) = ours.zip(of(kind, Maker::Qemu, theirs)) else {
             continue;
         };
-        let xhci = of(Kind::Xhci, Maker::Qemu).map(|extra| extra.all);
+        let xhci = of(Kind::Xhci, Maker::Qemu, theirs).map(|extra| extra.all);
         // What is less than one a second is noise, and not to be divided by.
         let ratio = (ours.all >= 1.0 && qemus.all >= 1.0).then(|| qemus.all / ours.all);
         row(&mut text, kind, name, [Some(ours.all), Some(qemus.all), xhci], ("/s", 0), ratio);
@@ -173,6 +177,7 @@ mod tests {
         let extra = |kind, maker, used, all| Extra { kind, maker, used, all, server: all / 2.0 };
         let idle = [
             extra(Kind::Ehci, Maker::Ours, Use::Open, 4.0),
+            extra(Kind::Ehci, Maker::Ours, Use::OpenTrusted, 2.0),
             extra(Kind::Ehci, Maker::Qemu, Use::Open, 14.0),
             extra(Kind::Ohci, Maker::Ours, Use::Suspended, 0.4),
             extra(Kind::Ohci, Maker::Qemu, Use::Suspended, 0.0),
@@ -184,6 +189,7 @@ mod tests {
             "| EHCI | 1 MiB sequential write | - | - | - | - |",
             "| EHCI | 4 KiB random read, median | 200 us | 800 us | 4.00 times | 100 us |",
             "| EHCI | extra wakeups when idle | 4 /s | 14 /s | 3.50 times | 0 /s |",
+            "| EHCI | the same with the PCI id of QEMU's | 2 /s | 14 /s | 7.00 times | 0 /s |",
             "| EHCI | of these, vm-usbd's own | 2 /s | - | - | - |",
             "| OHCI | extra wakeups when suspended | 0 /s | 0 /s | - | - |",
         ] {

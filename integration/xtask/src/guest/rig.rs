@@ -77,6 +77,8 @@ pub(crate) struct Controller {
     pub(crate) companion_of: Option<&'static str>,
     /// Whether EHCI reports completions at once.
     pub(crate) prompt_commit: bool,
+    /// The PCI id of one of ours, as `vm-usbd` takes it; its own if `None`.
+    pub(crate) pci_id: Option<&'static str>,
     /// How the devices reach it.
     pub(crate) wiring: Wiring,
     pub(crate) devices: Vec<Attachment>,
@@ -132,6 +134,14 @@ impl Maker {
             Self::Qemu => "QEMU's",
         }
     }
+
+    /// The same before a noun.
+    pub(crate) fn whose(self) -> &'static str {
+        match self {
+            Self::Ours => "our",
+            Self::Qemu => "QEMU's",
+        }
+    }
 }
 
 impl Controller {
@@ -144,7 +154,7 @@ impl Controller {
         devices: Vec<Attachment>,
     ) -> Self {
         let (wiring, companion_of, prompt_commit) = (Wiring::Direct, None, true);
-        Self { id, kind, maker, slot, companion_of, prompt_commit, wiring, devices }
+        Self { id, kind, maker, slot, companion_of, prompt_commit, pci_id: None, wiring, devices }
     }
 
     pub(crate) fn address(&self) -> PciAddress {

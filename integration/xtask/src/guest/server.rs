@@ -168,6 +168,9 @@ fn arguments(rig: &Rig, run: &Path, pacing: Option<Pacing>) -> Vec<String> {
         if !controller.prompt_commit {
             options.push_str(",prompt-commit=off");
         }
+        if let Some(id) = controller.pci_id {
+            options.push_str(&format!(",pci-id={id}"));
+        }
         list.push(options);
     }
     for controller in rig.of(Maker::Ours) {
@@ -247,8 +250,10 @@ mod tests {
             "--controller ohci,id=o0,socket=/run/x/o0.sock --device hub,bus=o0,id=o0-hub,speed=full \
              --device storage,bus=o0-hub,id=o0-disk,file=/i/o.img"
         );
-        let rig = Rig::single(Kind::Ehci, Attachment::Tablet).wired(Wiring::Translator);
+        let mut rig = Rig::single(Kind::Ehci, Attachment::Tablet).wired(Wiring::Translator);
+        rig.controllers[0].pci_id = Some("8086:24cd");
         let line = arguments(&rig, Path::new("/run/x"), None).join(" ");
+        assert!(line.contains("socket=/run/x/e0.sock,pci-id=8086:24cd --device hub"), "{line}");
         assert!(line.ends_with("speed=high --device tablet,bus=e0-hub,id=e0-tablet,speed=full"));
     }
 
