@@ -88,8 +88,8 @@ impl Machine<'_> {
 
     fn board(&self) -> &'static str {
         match self.qemu.architecture {
-            // Linux ticks by the HPET until it has found better, and leaves it running in most boots, not in all: QEMU
-            // then wakes 250 times a second for a timer that nobody listens to.
+            // Linux ticks by the HPET until it has found better, and leaves it running: QEMU then wakes 250 times a
+            // second for a timer that nobody listens to.
             Architecture::Amd64 => "q35,memory-backend=m,usb=off,hpet=off",
             Architecture::Arm64 => "virt,memory-backend=m,usb=off",
         }
