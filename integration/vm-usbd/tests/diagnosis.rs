@@ -65,11 +65,18 @@ impl Served {
         }
     }
 
-    /// Ends the server; returns what it said.
-    fn end(mut self) -> String {
-        drop(self.guest);
-        assert!(self.server.end(Signal::TERM).success());
-        self.server.said()
+    /// Ends the server once it has noticed that the guest is gone; returns what it said.
+    fn end(self) -> String {
+        let Self { folder: _folder, mut server, control, guest } = self;
+        drop(guest);
+        let stats = words(&format!("ctl --control {} --json stats", control.display()));
+        while String::from_utf8_lossy(&program(&stats).output().unwrap().stdout)
+            .contains("\"client\":true")
+        {
+            std::thread::yield_now();
+        }
+        assert!(server.end(Signal::TERM).success());
+        server.said()
     }
 }
 
