@@ -15,6 +15,7 @@ use crate::clock::Stopwatch;
 use crate::disks::Disks;
 use crate::doorbell::Doorbell;
 use crate::gauge::Gauge;
+use crate::halt_poll;
 use crate::interrupts::Interrupts;
 use crate::listener::{ListenError, Listener};
 use crate::pcap::Capture;
@@ -225,6 +226,7 @@ fn server(
         doorbell,
         gauge: Arc::new(Gauge::new(options.id.clone(), options.kind)),
         spin: SpinPolicy::default(),
+        halt_poll: halt_poll::DEFAULT,
         disks: ports.disks.clone(),
         errands: Arc::default(),
         restored: false,

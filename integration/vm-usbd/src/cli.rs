@@ -45,6 +45,12 @@ pub struct Arguments {
     #[arg(long, value_name = "POLICY")]
     pub pacing: Option<Pacing>,
 
+    /// Microseconds for which a processor with nothing else to do is kept awake after a guest's access, as
+    /// KVM's halt_poll_ns does; 0 for never
+    #[arg(long, value_name = "MICROS", default_value_t = 500)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=10_000))]
+    pub halt_poll: u64,
+
     /// A socket for attaching and detaching devices at run time: see vm-usbd ctl --help
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
@@ -464,7 +470,10 @@ fn hub(options: &mut Options) -> Result<HubOptions, OptionError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::halt_poll;
 
     #[test]
     fn the_contract_of_the_command_line() {
@@ -527,6 +536,7 @@ mod tests {
             ]
         );
         assert_eq!(arguments.pacing, Some(Pacing::Eager));
+        assert_eq!(Duration::from_micros(arguments.halt_poll), halt_poll::DEFAULT);
     }
 
     #[test]

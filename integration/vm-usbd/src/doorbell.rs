@@ -103,6 +103,13 @@ impl<S: Signal> Doorbell<S> {
         self.ring();
     }
 
+    /// Wakes the loop if it is asleep, with nothing to tell it: it is time to look.
+    pub fn nudge(&self) {
+        if self.asleep.load(Ordering::Relaxed) {
+            self.event.raise();
+        }
+    }
+
     fn ring(&self) {
         // An exchange, unlike a store, also hands on what those did who rang before.
         self.rung.swap(true, Ordering::AcqRel);

@@ -18,6 +18,7 @@ pub mod disks;
 pub mod doorbell;
 pub mod errands;
 pub mod gauge;
+pub mod halt_poll;
 pub mod input;
 pub mod input_socket;
 pub mod interrupts;

@@ -109,6 +109,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|error| (FAILURE, error.to_string()))?;
 
     let Assembly { mut servers, board } = assembly;
+    for server in &mut servers {
+        server.halt_poll = Duration::from_micros(arguments.halt_poll);
+    }
     if let Some(path) = &arguments.restore {
         checkpoint::restore(path, &mut servers, &mut board.root_ports())
             .map_err(|error| (FAILURE, format!("--restore: {error}")))?;

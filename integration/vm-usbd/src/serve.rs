@@ -2,6 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use log::{error, info, warn};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,6 +15,7 @@ use crate::disks::Disks;
 use crate::doorbell::Doorbell;
 use crate::errands::Errands;
 use crate::gauge::Gauge;
+use crate::halt_poll::HaltPoll;
 use crate::listener::Listener;
 use crate::session::{Function, Session};
 use crate::spin::{Spin, SpinPolicy};
@@ -36,6 +38,8 @@ pub struct Server {
     pub gauge: Arc<Gauge>,
     /// How eagerly to wait for messages.
     pub spin: SpinPolicy,
+    /// How long after a message to keep a processor awake that has nothing else to do.
+    pub halt_poll: Duration,
     /// The disks behind it, which are written out when a client leaves.
     pub disks: Disks,
     /// What others have the loop do.
@@ -122,6 +126,8 @@ impl Server {
             ),
             alarm,
             spin: Spin::new(self.spin),
+            halt_poll: HaltPoll::new(self.halt_poll, &self.name, &self.doorbell),
+            nudged: false,
             last_message: clock::now(),
             last_run: clock::now(),
             waiting: None,
@@ -144,6 +150,9 @@ struct Turns<'a> {
     conversation: Conversation<'a>,
     alarm: Alarm,
     spin: Spin,
+    halt_poll: HaltPoll,
+    /// It was woken for nothing but to look.
+    nudged: bool,
     last_message: Time,
     last_run: Time,
     /// Since when another client has been waiting.
@@ -166,7 +175,7 @@ impl<'a> Turns<'a> {
         if rung {
             self.errands.run(self.conversation.session().function());
         }
-        let due = self.deadline().is_some_and(|deadline| deadline <= now);
+        let due = self.due(now);
         if rung || due {
             self.session().run(now);
             self.last_run = now;
@@ -181,7 +190,7 @@ impl<'a> Turns<'a> {
         if rung || due {
             return Ok(());
         }
-        let deadline = self.deadline();
+        let deadline = self.session().deadline();
         let left = deadline.map(|deadline| deadline.since(now));
         if self.spin.stay_awake(now.since(self.last_message), left) {
             // Yielding instead would cost this thread its place in the queue for milliseconds.
@@ -191,16 +200,26 @@ impl<'a> Turns<'a> {
         self.sleep(now, deadline)
     }
 
-    /// When the controller is to be run next.
-    fn deadline(&mut self) -> Option<Time> {
-        let rested = self.last_run.after_nanos(self.spin.rest().as_nanos() as u64);
-        self.session().deadline().map(|deadline| deadline.max(rested))
+    /// Whether it is time to run the controller. Between two messages of a handler that is soon enough after
+    /// a rest; whoever has nothing else to do looks at each deadline.
+    fn due(&mut self, now: Time) -> bool {
+        let nudged = std::mem::take(&mut self.nudged);
+        let rest = if nudged { Duration::ZERO } else { self.spin.rest() };
+        let rested = self.rested(rest);
+        self.session().deadline().is_some_and(|deadline| deadline.max(rested) <= now)
+    }
+
+    /// When the controller has stood still for `rest`.
+    fn rested(&self, rest: Duration) -> Time {
+        self.last_run.after_nanos(rest.as_nanos() as u64)
     }
 
     /// Carries out the client's next command, if there is one; `true` if there was.
     fn listen(&mut self) -> Result<bool, End> {
         let Some(now) = self.conversation.listen(clock::now)? else { return Ok(false) };
-        self.spin.message(now.since(self.last_message));
+        let gap = now.since(self.last_message);
+        self.spin.message(gap);
+        self.halt_poll.message(gap);
         self.last_message = now;
         Ok(true)
     }
@@ -208,15 +227,19 @@ impl<'a> Turns<'a> {
     /// Sleeps until the client, a device or the timer has something to say.
     fn sleep(&mut self, now: Time, deadline: Option<Time>) -> Result<(), End> {
         let patience = self.waiting.map(|since| since.after_millis(GRACE_MILLIS));
-        self.alarm.follow(deadline.into_iter().chain(patience).min(), now)?;
+        let backstop = self.halt_poll.backstop(deadline, self.last_message);
+        let rested = self.rested(backstop.unwrap_or(self.spin.rest()));
+        let timer = deadline.map(|deadline| deadline.max(rested));
+        self.alarm.follow(timer.into_iter().chain(patience).min(), now)?;
         if !self.doorbell.fall_asleep() {
             return Ok(());
         }
+        self.halt_poll.watch(deadline, self.last_message, now);
         let stuck = self.conversation.unsent() != 0;
         let interest = if stuck { PollFlags::OUT } else { PollFlags::IN };
         // Whoever waits already need not wake anybody again.
         let listening = if self.waiting.is_none() { PollFlags::IN } else { PollFlags::empty() };
-        let (woken, rung, seen) = {
+        let (woken, rung, seen, alarmed) = {
             let stream = self.conversation.stream();
             let line = self.conversation.session().function().line();
             let mut events = vec![
@@ -230,9 +253,13 @@ impl<'a> Turns<'a> {
             }
             let woken = poll(&mut events, None);
             let has = |event: usize| events[event].revents().contains(PollFlags::IN);
-            (woken, has(1), has(2))
+            (woken, has(1), has(2), has(3))
         };
         self.doorbell.wake_up(rung);
+        self.nudged = rung;
+        if alarmed {
+            self.halt_poll.timer_went_off();
+        }
         match woken {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

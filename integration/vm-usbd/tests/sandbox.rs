@@ -71,11 +71,16 @@ impl Served {
         self.folder.path(name).display().to_string()
     }
 
+    /// `/proc/PID/task/TID/FILE` of every thread.
+    fn tasks(&self, file: &str) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.server.child.id())).unwrap();
+        let tasks: Vec<_> = tasks.map(|task| task.unwrap().path().join(file)).collect();
+        tasks.iter().map(|task| fs::read_to_string(task).unwrap()).collect()
+    }
+
     /// Each line of `/proc/PID/task/TID/status`, of every thread.
     fn threads(&self) -> Vec<String> {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.server.child.id())).unwrap();
-        let tasks: Vec<_> = tasks.map(|task| task.unwrap().path().join("status")).collect();
-        tasks.iter().map(|status| fs::read_to_string(status).unwrap()).collect()
+        self.tasks("status")
     }
 }
 
@@ -102,6 +107,24 @@ fn every_thread_is_filtered_and_gains_no_privileges() {
     for status in open.threads() {
         assert_eq!((&*field(&status, "Seccomp"), &*field(&status, "NoNewPrivs")), ("0", "0"));
     }
+}
+
+#[test]
+fn the_thread_that_keeps_processors_awake_has_idle_priority() {
+    let mut served = Served::new("idle", "--halt-poll 10000");
+    let mut guest = Ehci::connect(&served.socket, Some(&ehci::memory()));
+    guest.enumerate_disk();
+    // The name, the state and 38 fields come before the policy (proc(5)).
+    let policy = |served: &Served| {
+        let stats = served.tasks("stat");
+        let stat = stats.iter().find(|stat| stat.contains("(e0 halt-poll)")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.split(' ').nth(38).unwrap().to_owned()
+    };
+    // It begins with what any thread has.
+    while policy(&served) != libc::SCHED_IDLE.to_string() {
+        std::thread::yield_now();
+    }
+    assert_eq!(served.server.end(Signal::TERM).code(), Some(0));
 }
 
 #[test]

@@ -154,6 +154,8 @@ fn conditional() -> Result<BTreeMap<c_long, Vec<SeccompRule>>, BackendError> {
     // A thread names itself and its stack; where is the kernel's page for the time?
     let options = [libc::PR_SET_NAME, libc::PR_SET_VMA, PR_GET_AUXV];
     calls.insert(libc::SYS_prctl, one_of(0, &options.map(|option| option as u64))?);
+    // A thread takes the lowest priority there is.
+    calls.insert(libc::SYS_sched_setscheduler, one_of(1, &[libc::SCHED_IDLE as u64])?);
     // How large a stack is, of this process.
     calls.insert(libc::SYS_prlimit64, one_of(0, &[0])?);
     // Aborting.
@@ -178,10 +180,9 @@ fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, BackendErr
 }
 
 fn one_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, BackendError> {
-    let rule = |value: &u64| {
-        let equal = SeccompCmpOp::Eq;
-        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, equal, *value)?;
-        SeccompRule::new(vec![condition])
-    };
-    values.iter().map(rule).collect()
+    values.iter().map(|value| SeccompRule::new(vec![is(argument, *value)?])).collect()
+}
+
+fn is(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
 }

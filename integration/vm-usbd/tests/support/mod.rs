@@ -23,6 +23,7 @@ use vm_usbd::cli::ControllerKind;
 use vm_usbd::disks::Disks;
 use vm_usbd::doorbell::Doorbell;
 use vm_usbd::gauge::Gauge;
+use vm_usbd::halt_poll;
 use vm_usbd::interrupts::Interrupts;
 use vm_usbd::listener::Listener;
 use vm_usbd::memory::GuestRam;
@@ -141,6 +142,7 @@ impl Bench {
             doorbell: doorbell.clone(),
             gauge: Arc::new(Gauge::new(name.to_owned(), ControllerKind::Ohci)),
             spin,
+            halt_poll: halt_poll::DEFAULT,
             disks: Disks::default(),
             errands: Arc::default(),
             restored: false,
