@@ -27,6 +27,12 @@ impl<'a, M: GuestMemory + ?Sized> Context<'a, M> {
         Self { now, memory: None }
     }
 
+    /// The memory, for whoever stands between a controller and its owner; `None` while bus mastering is
+    /// off.
+    pub fn memory(&self) -> Option<&'a M> {
+        self.memory
+    }
+
     /// The window on guest memory, or `None` while bus mastering is off.
     pub fn dma(&self) -> Option<Dma<'a, M>> {
         self.memory.map(Dma::new)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
+use vm_usb::controller::HostController;
 use vm_usb::ehci::Ehci;
 use vm_usb::ohci::{Ohci, Pacing};
 use vm_usb::pci::{Identity, PciFunction, Placement};
@@ -18,11 +19,15 @@ use crate::gauge::Gauge;
 use crate::halt_poll;
 use crate::interrupts::Interrupts;
 use crate::listener::{ListenError, Listener};
+use crate::memory::GuestRam;
 use crate::pcap::Capture;
 use crate::plugboard::{Bus, PlugError, Plugboard};
 use crate::serve::Server;
 use crate::session::Controller;
 use crate::spin::SpinPolicy;
+use crate::tape::format::controller as bits;
+use crate::tape::plugs::Plugs;
+use crate::tape::{Shown, Tape};
 
 /// Ports of a controller for which no number is given.
 const DEFAULT_PORTS: u8 = 6;
@@ -59,6 +64,16 @@ pub enum AssemblyError {
     /// A device cannot be plugged in.
     #[error("device \"{0}\": {1}")]
     Device(String, #[source] PlugError),
+    /// The tape cannot be made.
+    #[error("controller \"{id}\": cannot create the tape {path}: {cause}", path = path.display())]
+    Tape {
+        /// The controller.
+        id: String,
+        /// The tape.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
     /// The socket cannot be opened.
     #[error("controller \"{0}\": {1}")]
     Socket(String, #[source] ListenError),
@@ -98,13 +113,16 @@ pub fn assemble(
     check_names(controllers)?;
     let ports = ports(controllers, capture)?;
     let mut board = Plugboard::new(controllers.iter().zip(&ports).map(bus).collect());
+    let mut plugs = Plugs::default();
     for options in devices {
         let name = board.name_for(options);
-        board.attach(options).map_err(|error| AssemblyError::Device(name, error))?;
+        let plugged = board.attach(options).map_err(|error| AssemblyError::Device(name, error))?;
+        plugs.add(&plugged, options);
     }
     let mut servers = Vec::new();
     for (options, ports) in controllers.iter().zip(&ports) {
-        servers.push(server(options, ports, pacing)?);
+        let tape = tape(options, pacing, &plugs)?;
+        servers.push(server(options, ports, pacing, tape)?);
     }
     Ok(Assembly { servers, board })
 }
@@ -190,10 +208,42 @@ fn is_companion(controller: &ControllerOptions, partner: &str) -> bool {
     controller.companion_of.as_deref() == Some(partner)
 }
 
+/// The tape of a controller, if there is to be one.
+fn tape(
+    options: &ControllerOptions,
+    pacing: Pacing,
+    plugs: &Plugs,
+) -> Result<Option<Tape>, AssemblyError> {
+    let Some(tape) = &options.tape else { return Ok(None) };
+    let controller = match options.kind {
+        ControllerKind::Ehci => {
+            let unhurried = if options.prompt_commit { 0 } else { bits::UNHURRIED };
+            let addendum = if options.addendum { bits::ADDENDUM } else { 0 };
+            bits::EHCI | unhurried | addendum
+        }
+        ControllerKind::Ohci => match pacing {
+            Pacing::RealTime => 0,
+            Pacing::Eager => 1 << bits::PACING_SHIFT,
+            Pacing::Wire => 2 << bits::PACING_SHIFT,
+        },
+    };
+    let created = Tape::create(&tape.file, tape.limit, controller);
+    let mut created = created.map_err(|cause| AssemblyError::Tape {
+        id: options.id.clone(),
+        path: tape.file.clone(),
+        cause,
+    })?;
+    for (device, place) in plugs.of(options.companion_of.as_deref().unwrap_or(&options.id)) {
+        created.plug(device, place);
+    }
+    Ok(Some(created))
+}
+
 fn server(
     options: &ControllerOptions,
     ports: &Ports,
     pacing: Pacing,
+    tape: Option<Tape>,
 ) -> Result<Server, AssemblyError> {
     let host = match options.kind {
         ControllerKind::Ehci => Host::High,
@@ -209,9 +259,11 @@ fn server(
             let controller = Ehci::new(links)
                 .with_prompt_commit(options.prompt_commit)
                 .with_addendum(options.addendum);
-            (Identity::ehci(), Box::new(controller))
+            (Identity::ehci(), boxed(controller, tape))
         }
-        ControllerKind::Ohci => (Identity::ohci(), Box::new(Ohci::new(links).with_pacing(pacing))),
+        ControllerKind::Ohci => {
+            (Identity::ohci(), boxed(Ohci::new(links).with_pacing(pacing), tape))
+        }
     };
     if let Some(PciId { vendor, device }) = options.pci_id {
         (identity.vendor, identity.device) = (vendor, device);
@@ -231,6 +283,17 @@ fn server(
         errands: Arc::default(),
         restored: false,
     })
+}
+
+/// A controller as it is, or with what happens to it on a tape.
+fn boxed<C>(controller: C, tape: Option<Tape>) -> Controller
+where
+    C: HostController<GuestRam> + for<'a> HostController<Shown<'a>> + 'static,
+{
+    match tape {
+        None => Box::new(controller),
+        Some(tape) => Box::new(tape.record(controller)),
+    }
 }
 
 #[cfg(test)]

@@ -160,7 +160,8 @@ pub struct Ctl {
 const CONTROLLER: &str = "\
 A host controller: ehci,id=ID,socket=PATH[,ports=N][,addendum=on|off][,prompt-commit=on|off] or
 ohci,id=ID,socket=PATH[,ports=N][,companion-of=EHCI-ID]; and for each [,pci-id=VENDOR:DEVICE], in
-hexadecimal: drivers know it by its class, but treat some chips specially. With addendum=on EHCI is of
+hexadecimal: drivers know it by its class, but treat some chips specially; and [,tape=PATH[,tape-limit=KIB]],
+a file for a replay of what the guest does and the controller reads of its memory. With addendum=on EHCI is of
 revision 1.1 (link power management, a change bit for each port), not 1.0. Without prompt-commit it
 reports completions with the end of the frame, to show what reporting them at once gains";
 
@@ -252,6 +253,34 @@ pub struct ControllerOptions {
     pub addendum: bool,
     /// What it says it is, if not what it is.
     pub pci_id: Option<PciId>,
+    /// What takes the guest's accesses, if anything.
+    pub tape: Option<TapeOptions>,
+}
+
+/// `tape=` and `tape-limit=` of a controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapeOptions {
+    /// The file; an old one is replaced.
+    pub file: PathBuf,
+    /// Most bytes of it.
+    pub limit: u64,
+}
+
+impl TapeOptions {
+    const DEFAULT_KIBIBYTES: u64 = 1024;
+
+    fn take(options: &mut Options) -> Result<Option<Self>, OptionError> {
+        let file = options.take("tape");
+        let limit = options.number("tape-limit", 1..=1 << 20, "say 1 to 1048576, in KiB")?;
+        match (file, limit) {
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(OptionError::Missing("tape")),
+            (Some(file), limit) => Ok(Some(Self {
+                file: file.into(),
+                limit: limit.unwrap_or(Self::DEFAULT_KIBIBYTES) << 10,
+            })),
+        }
+    }
 }
 
 impl FromStr for ControllerOptions {
@@ -280,6 +309,7 @@ impl FromStr for ControllerOptions {
                 ControllerKind::Ehci => options.switch("addendum", false)?,
                 ControllerKind::Ohci => false,
             },
+            tape: TapeOptions::take(&mut options)?,
             ports: options.number("ports", 1..=15, "a controller has 1 to 15 ports")?,
             pci_id: pci_id(&mut options)?,
             id: options.take("id").unwrap_or_default(),
@@ -503,6 +533,7 @@ mod tests {
                     prompt_commit: true,
                     addendum: false,
                     pci_id: None,
+                    tape: None,
                 },
                 ControllerOptions {
                     kind: ControllerKind::Ohci,
@@ -513,6 +544,7 @@ mod tests {
                     prompt_commit: true,
                     addendum: false,
                     pci_id: None,
+                    tape: None,
                 },
             ]
         );
@@ -565,7 +597,7 @@ mod tests {
         }
         assert_eq!(
             controller("ehci,id=e,socket=/s,companion-of=f"),
-            "unknown option \"companion-of\"; there are prompt-commit, addendum, ports, pci-id, id, socket"
+            "unknown option \"companion-of\"; there are prompt-commit, addendum, tape, tape-limit, ports, pci-id, id, socket"
         );
         assert_eq!(controller("ehci,id=e,socket=/s,addendum=1.1"), "addendum=1.1: say on or off");
         assert_eq!(
@@ -578,6 +610,14 @@ mod tests {
             controller("ohci,id=e,socket=/s,ports=16"),
             "ports=16: a controller has 1 to 15 ports"
         );
+        assert_eq!(controller("ehci,id=e,socket=/s,tape-limit=4"), "tape= is missing");
+        assert_eq!(
+            controller("ehci,id=e,socket=/s,tape=t,tape-limit=0"),
+            "tape-limit=0: say 1 to 1048576, in KiB"
+        );
+        let taped = "ohci,id=o,socket=/s,tape=o.tape".parse::<ControllerOptions>().unwrap();
+        let tape = TapeOptions { file: "o.tape".into(), limit: 1 << 20 };
+        assert_eq!(taped.tape, Some(tape));
         let device = |text: &str| text.parse::<DeviceOptions>().unwrap_err().to_string();
         assert_eq!(
             device("mouse,bus=o0"),

@@ -37,6 +37,7 @@ pub mod session;
 pub mod spin;
 pub mod statistics;
 pub mod table;
+pub mod tape;
 pub mod top;
 pub mod transcript;
 pub mod wire;
