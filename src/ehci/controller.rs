@@ -384,7 +384,9 @@ impl Ehci {
                 }
                 if !turn.more {
                     self.next_look = self.polling.next(now, self.last_activity, turn.ring);
-                    if let Some(retry) = self.waiting.next_retry(Schedule::Asynchronous) {
+                    let microframe = self.clock.microframe(now);
+                    let retry = self.waiting.next_retry(Schedule::Asynchronous, microframe);
+                    if let Some(retry) = retry {
                         self.next_look = self.next_look.min(self.clock.begin(retry));
                     }
                 }

@@ -217,14 +217,16 @@ impl Waiting {
         self.forget(ports, |e| e.port == port);
     }
 
-    /// The first microframe in which an error may be tried again.
-    pub(super) fn next_retry(&self, schedule: Schedule) -> Option<Microframe> {
+    /// The first microframe after `now` in which an error may be tried again. A walk of the whole schedule
+    /// leaves those that were due only where the guest has taken the queue head out.
+    pub(super) fn next_retry(&self, schedule: Schedule, now: Microframe) -> Option<Microframe> {
         let entries = self.entries.iter().filter(|e| e.schedule == schedule);
         entries
             .filter_map(|e| match e.until {
                 Until::Microframe(first) => Some(first),
                 _ => None,
             })
+            .filter(|first| *first > now)
             .min()
     }
 

@@ -44,6 +44,24 @@ fn ehci_err_2_without_a_limit_it_tries_for_ever_and_does_not_spin() {
 }
 
 #[test]
+fn an_error_of_a_queue_that_has_left_the_ring_is_not_waited_for() {
+    let mut rig = Rig::new();
+    let buffer = rig.buffer(512);
+    let mut queue = rig.open(IN1, 0);
+    rig.controls.answer(IN1, vec![Answer::Error(BusError::Timeout); 10]);
+    let qtd = rig.submit(&mut queue, &[Td::new(Pid::In, buffer, 512).cerr(0)])[0];
+    rig.driver.machine.run();
+    assert_ne!(rig.token(qtd) & token::ACTIVE, 0, "to be tried again");
+    // Linux rings the doorbell a while after it has taken a queue head out.
+    rig.driver.cut_out(&queue);
+    rig.driver.machine.advance_micros(500);
+    let now = rig.driver.machine.now;
+    rig.driver.machine.run();
+    let deadline = rig.driver.machine.deadline().expect("the ring is looked at now and then");
+    assert!(deadline > now, "{} ns ago", now.nanos_since(deadline));
+}
+
+#[test]
 fn ehci_err_3_success_gives_the_attempts_back() {
     let mut rig = Rig::new();
     let data = pattern(1024);
