@@ -602,7 +602,7 @@ mod tests {
         assert_eq!(controller("ehci,id=e,socket=/s,addendum=1.1"), "addendum=1.1: say on or off");
         assert_eq!(
             controller("ohci,id=e,socket=/s,addendum=on"),
-            "unknown option \"addendum\"; there are companion-of, ports, pci-id, id, socket"
+            "unknown option \"addendum\"; there are companion-of, tape, tape-limit, ports, pci-id, id, socket"
         );
         let ehci = "ehci,id=e,socket=/s,addendum=on".parse::<ControllerOptions>().unwrap();
         assert!(ehci.addendum && ehci.prompt_commit);
