@@ -1,4 +1,4 @@
 //! Raw register traffic and time over random memory, on an EHCI controller with real devices.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: vm_usb_fuzz::ehci::Monkey| input.live());
+libfuzzer_sys::fuzz_target!(|input: &[u8]| vm_usb_fuzz::ehci::live(input));

@@ -4,6 +4,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use vm_usb::ehci::Ehci;
 use vm_usb::topology::{Host, Port};
 use vm_usb::usb::Speed;
+use vm_usbd::tape::format::controller;
 
 use crate::devices::{ADDRESSES, attach_real, configure};
 use crate::driver::ehci;
@@ -12,6 +13,7 @@ pub use crate::driver::ehci::{
 };
 use crate::guest::{Guest, Model};
 use crate::step::Step;
+use crate::tape;
 use crate::word::{ARENA, BUFFERS, NOWHERE, place};
 
 /// Where the periodic frame list is, once the guest has set it up.
@@ -40,6 +42,16 @@ pub struct Options {
 }
 
 impl Options {
+    /// As the controller's byte of a tape says.
+    pub fn of(bits: u8) -> Self {
+        Self {
+            wide: bits & controller::WIDE != 0,
+            addendum: bits & controller::ADDENDUM != 0,
+            debug: bits & controller::DEBUG != 0,
+            unhurried: bits & controller::UNHURRIED != 0,
+        }
+    }
+
     pub fn controller(&self, ports: &[Port]) -> Ehci {
         Ehci::new(ports.iter().map(|port| port.link(Host::High)).collect())
             .with_64bit_addressing(self.wide)
@@ -123,6 +135,16 @@ impl<'a> Arbitrary<'a> for Choice {
             _ if u.ratio(1, 4)? => Step::Reset,
             _ => Step::Replug(u.int_in_range(0..=2)?),
         }))
+    }
+}
+
+/// Lets a guest live that did what `input` says: one on a tape, or else one that knows nothing, from the
+/// second byte on.
+pub fn live(input: &[u8]) {
+    if let (None, [_, rest @ ..]) = (tape::play(input), input)
+        && let Ok(monkey) = Monkey::arbitrary_take_rest(Unstructured::new(rest))
+    {
+        monkey.live();
     }
 }
 

@@ -1,5 +1,7 @@
 //! A guest's side of a controller, where every call is held against the rules.
 
+use std::collections::BTreeSet;
+
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vm_usb::controller::{Context, HostController};
 use vm_usb::time::Time;
@@ -32,11 +34,11 @@ pub trait Model: HostController<GuestMemoryMmap> + for<'a> HostController<Record
 }
 
 /// Pages of RAM.
-struct Pages([bool; (RAM / PAGE) as usize]);
+struct Pages(Vec<bool>);
 
 impl Pages {
-    fn none() -> Self {
-        Self([false; (RAM / PAGE) as usize])
+    fn none(ram: u32) -> Self {
+        Self(vec![false; (ram / PAGE) as usize])
     }
 
     fn add(&mut self, address: u32) {
@@ -67,8 +69,13 @@ pub struct Guest<C> {
 
 impl<C: Model> Guest<C> {
     pub fn new(controller: C) -> Self {
-        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), RAM as usize)]).unwrap();
-        let mut named = Pages::none();
+        Self::with_ram(controller, RAM)
+    }
+
+    /// With so many bytes of RAM from address 0. Those that nobody touches take no memory.
+    pub fn with_ram(controller: C, ram: u32) -> Self {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), ram as usize)]).unwrap();
+        let mut named = Pages::none(ram);
         // Registers and memory begin as zeroes.
         named.add(0);
         Self {
@@ -109,7 +116,7 @@ impl<C: Model> Guest<C> {
 
     /// Asserts that whatever was written lies where some dword points; what was written may name more.
     fn check_writes(&mut self, log: &[Access]) -> usize {
-        let mut written = Pages::none();
+        let mut written = BTreeSet::new();
         let mut count = 0;
         for access in log.iter().filter(|access| access.write && access.len != 0) {
             count += 1;
@@ -119,18 +126,28 @@ impl<C: Model> Guest<C> {
                 // The tail of a structure may be on the page after the one that was named.
                 let tail = access.len <= STRUCTURE && page > 0 && self.named.has(page - 1);
                 assert!(self.named.has(page) || tail, "{access:x?} was named by nobody");
-                written.add((page as u32).saturating_mul(PAGE));
+                written.insert(page);
             }
         }
-        for (page, _) in written.0.iter().enumerate().filter(|(_, written)| **written) {
-            let mut bytes = [0; PAGE as usize];
-            let at = GuestAddress(u64::from(page as u32 * PAGE));
-            self.memory.read_slice(&mut bytes, at).unwrap();
-            for dword in bytes.as_chunks().0 {
-                self.named.add(u32::from_le_bytes(*dword));
-            }
+        for page in written {
+            self.read_names(page * u64::from(PAGE), PAGE as usize);
         }
         count
+    }
+
+    /// Whatever dword is there now may be an address.
+    fn read_names(&mut self, address: u64, len: usize) {
+        let mut bytes = [0; PAGE as usize];
+        for start in (0..len).step_by(bytes.len()) {
+            let bytes = &mut bytes[..PAGE.min((len - start) as u32) as usize];
+            // A controller may have tried to write where there is no RAM.
+            let at = GuestAddress(address + start as u64);
+            if self.memory.read_slice(bytes, at).is_ok() {
+                for dword in bytes.as_chunks().0 {
+                    self.named.add(u32::from_le_bytes(*dword));
+                }
+            }
+        }
     }
 
     pub fn read(&mut self, offset: u64, data: &mut [u8]) {
@@ -189,6 +206,16 @@ impl<C: Model> Guest<C> {
         for (at, value) in (address..).step_by(4).zip(values) {
             self.store(at, *value);
         }
+    }
+
+    /// Stores bytes, as far as there is RAM.
+    pub fn store_bytes(&mut self, address: u32, bytes: &[u8]) {
+        let _ = self.memory.write(bytes, GuestAddress(address.into()));
+        let start = address & !3;
+        self.read_names(
+            start.into(),
+            (bytes.len() + (address - start) as usize).next_multiple_of(4),
+        );
     }
 
     pub fn deadline(&self) -> Option<Time> {

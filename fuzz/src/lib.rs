@@ -33,5 +33,6 @@ pub mod ohci_schedule;
 pub mod pci;
 pub mod snapshot;
 mod step;
+pub mod tape;
 pub mod vfio_user;
 pub mod word;

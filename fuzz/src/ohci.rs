@@ -4,12 +4,14 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use vm_usb::ohci::{Ohci, Pacing};
 use vm_usb::topology::{Host, Port};
 use vm_usb::usb::Speed;
+use vm_usbd::tape::format::controller as bits;
 
 use crate::devices::{ADDRESSES, attach_real, configure};
 use crate::driver::ohci;
 pub use crate::driver::ohci::{command, control, ed, int, port, reg, td};
 use crate::guest::{Guest, Model};
 use crate::step::Step;
+use crate::tape;
 use crate::word::{ARENA, BUFFERS, NOWHERE, place};
 
 /// Where the HCCA is, once the guest has set it up.
@@ -48,6 +50,17 @@ pub fn controller(ports: &[Port], pacing: Pacing) -> Ohci {
     Ohci::new(ports.iter().map(|port| port.link(Host::Classic)).collect()).with_pacing(pacing)
 }
 
+/// As the controller's byte of a tape says.
+pub fn of(bits: u8, ports: &[Port]) -> Ohci {
+    let pacing = match bits >> bits::PACING_SHIFT & 3 {
+        0 => Pacing::RealTime,
+        1 => Pacing::Eager,
+        _ => Pacing::Wire,
+    };
+    let ohci = controller(ports, pacing);
+    if bits & bits::LEGACY != 0 { ohci.with_legacy_support() } else { ohci }
+}
+
 /// Brings the controller and its ports up, and configures the devices.
 pub fn start(guest: &mut Guest<Ohci>, ports: &[Port]) {
     guest.write32(reg::HCCA, HCCA);
@@ -76,6 +89,16 @@ fn dword(u: &mut Unstructured<'_>) -> Result<u32> {
 /// A step of a guest that knows this controller's registers.
 #[derive(Debug)]
 struct Choice(Step);
+
+/// Lets a guest live that did what `input` says: one on a tape, or else one that knows nothing, from the
+/// second byte on.
+pub fn live(input: &[u8]) {
+    if let (None, [_, rest @ ..]) = (tape::play(input), input)
+        && let Ok(monkey) = Monkey::arbitrary_take_rest(Unstructured::new(rest))
+    {
+        monkey.live();
+    }
+}
 
 /// A guest that knows nothing, on a controller with a disk, a keyboard and a hub.
 #[derive(Debug)]

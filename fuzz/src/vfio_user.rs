@@ -2,7 +2,8 @@
 //!
 //! An input is what it does, as bytes: a list of steps, each an operation and what that takes. So a
 //! recording of a real client is an input, and stays one whatever becomes of this file's types: see
-//! `integration/vm-usbd/tests/support/recording.rs`, which writes them.
+//! `integration/vm-usbd/tests/support/recording.rs`, which writes them, and for those of QEMU
+//! `integration/xtask/src/guest/relay.rs`.
 
 use std::io::{IoSlice, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,8 +30,8 @@ use vm_usbd::wire::{HEADER_SIZE, MAX_MESSAGE};
 use crate::devices::attach_real;
 use crate::ohci;
 
-/// Most steps of an input.
-const MOST_STEPS: usize = 400;
+/// Most steps of an input: those of the longest recording, and more.
+const MOST_STEPS: usize = 1500;
 /// Most commands that one step can consist of: what fits into the longest step, were it all headers.
 const MOST_COMMANDS: usize = 1 + u16::MAX as usize / HEADER_SIZE;
 /// Most turns of the loop after a step in which the controller may find something due.
@@ -41,8 +42,8 @@ const MOST_MEMORY: usize = 4 << 20;
 /// Lines in the log of a session besides that of its end: one of memory that cannot be mapped, eight of
 /// memory that is out of reach, and those that the library limits by itself, in the time of an input.
 const MOST_LINES: usize = 1 + 8 + 64;
-/// The client's memory.
-const RAM: u64 = 1 << 20;
+/// The client's memory, as much as the recorded guests have: what nobody touches takes none.
+const RAM: u64 = 512 << 20;
 
 /// Counts what the server says; what it says is not looked at.
 struct Lines {
