@@ -15,7 +15,8 @@ use crate::tally::Tally;
 use crate::usbtest::Selection;
 use crate::workloads::Plan;
 use crate::{
-    acceptance, bench, boot, fuzz, guests, hotplug, printer, simulate, test, usbtest, workloads,
+    acceptance, bench, boot, fuzz, guests, hotplug, printer, seeds, simulate, test, usbtest,
+    workloads,
 };
 
 /// The lab: stock Linux guests on this project's USB controllers.
@@ -186,6 +187,12 @@ enum Task {
         #[arg(value_name = "TARGET")]
         targets: Vec<String>,
     },
+    /// Record seeds for the fuzz targets from what stock guests do (`fuzz/README.md`).
+    Seeds {
+        /// Only those whose name contains this, for example `ehci` or `disk`.
+        #[arg(long)]
+        only: Option<String>,
+    },
     /// Run seeds of the deterministic simulation (`tests/simulation/README.md`); a single one tells what happens.
     Simulate {
         /// How many.
@@ -255,6 +262,7 @@ fn carry_out(task: Task) -> Result<ExitCode> {
         Task::Guests { only } => Ok(verdict(guests::run(only.as_deref())?)),
         Task::Interleave => Ok(verdict(test::interleavings()?)),
         Task::Fuzz { seconds, targets } => Ok(verdict(fuzz::run(seconds, &targets)?)),
+        Task::Seeds { only } => Ok(verdict(seeds::run(only.as_deref())?)),
         Task::Simulate { seeds, first } => simulate::run(seeds, first),
         Task::Setup { kernel, architecture } => {
             let kernels = if kernel.is_empty() {

@@ -19,6 +19,7 @@ mod lab_run;
 mod printer;
 mod progress;
 mod run_folder;
+mod seeds;
 mod setup;
 mod shell;
 mod simulate;

@@ -1,7 +1,7 @@
 //! What must hold in stock guests: the acceptance list, in as few boots as it takes.
 
 mod bare_metal;
-mod boot_sector;
+pub(crate) mod boot_sector;
 mod companion;
 mod data;
 mod firmware;

@@ -3,6 +3,7 @@
 mod console;
 mod hand;
 mod machine;
+mod relay;
 mod rig;
 mod server;
 mod session;
@@ -10,5 +11,5 @@ mod session;
 pub(crate) use hand::Hand;
 pub(crate) use machine::{Firmware, Interrupts};
 pub(crate) use rig::{Attachment, Controller, Kind, Loopback, Maker, Rig, Wiring};
-pub(crate) use server::{Pacing, build as build_server};
+pub(crate) use server::{Pacing, build as build_server, recording, tape};
 pub(crate) use session::{Guest, Start};

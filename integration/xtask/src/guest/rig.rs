@@ -79,6 +79,8 @@ pub(crate) struct Controller {
     pub(crate) prompt_commit: bool,
     /// The PCI id of one of ours, as `vm-usbd` takes it; its own if `None`.
     pub(crate) pci_id: Option<&'static str>,
+    /// How many KiB of what the guest does with it are recorded, if that is.
+    pub(crate) tape_kibibytes: Option<u32>,
     /// How the devices reach it.
     pub(crate) wiring: Wiring,
     pub(crate) devices: Vec<Attachment>,
@@ -154,7 +156,19 @@ impl Controller {
         devices: Vec<Attachment>,
     ) -> Self {
         let (wiring, companion_of, prompt_commit) = (Wiring::Direct, None, true);
-        Self { id, kind, maker, slot, companion_of, prompt_commit, pci_id: None, wiring, devices }
+        let (pci_id, tape_kibibytes) = (None, None);
+        Self {
+            id,
+            kind,
+            maker,
+            slot,
+            companion_of,
+            prompt_commit,
+            pci_id,
+            tape_kibibytes,
+            wiring,
+            devices,
+        }
     }
 
     pub(crate) fn address(&self) -> PciAddress {

@@ -155,6 +155,16 @@ impl Drop for Server {
     }
 }
 
+/// Where the tape of a controller goes that is recorded.
+pub(crate) fn tape(run: &Path, controller: &str) -> PathBuf {
+    run.join(format!("{controller}.tape"))
+}
+
+/// Where what QEMU says to such a controller goes.
+pub(crate) fn recording(run: &Path, controller: &str) -> PathBuf {
+    run.join(format!("{controller}.messages"))
+}
+
 fn arguments(rig: &Rig, run: &Path, pacing: Option<Pacing>) -> Vec<String> {
     let mut list = Vec::new();
     for controller in rig.of(Maker::Ours) {
@@ -170,6 +180,10 @@ fn arguments(rig: &Rig, run: &Path, pacing: Option<Pacing>) -> Vec<String> {
         }
         if let Some(id) = controller.pci_id {
             options.push_str(&format!(",pci-id={id}"));
+        }
+        if let Some(kibibytes) = controller.tape_kibibytes {
+            let tape = tape(run, controller.id);
+            options.push_str(&format!(",tape={},tape-limit={kibibytes}", tape.display()));
         }
         list.push(options);
     }
@@ -238,6 +252,16 @@ mod tests {
              --device storage,bus=e0,id=e0-disk,file=/i/e.img --device tablet,bus=e0,id=e0-tablet \
              --device storage,bus=o0,id=o0-disk,file=/i/o.img --device keyboard,bus=o0,id=o0-keyboard --pacing eager"
         );
+    }
+
+    #[test]
+    fn a_controller_that_is_recorded_has_a_tape() {
+        let mut rig = Rig::single(Kind::Ohci, Attachment::Keyboard);
+        rig.controllers[0].tape_kibibytes = Some(28);
+        let line = arguments(&rig, Path::new("/run/x"), None).join(" ");
+        assert!(line.starts_with(
+            "--controller ohci,id=o0,socket=/run/x/o0.sock,tape=/run/x/o0.tape,tape-limit=28 "
+        ));
     }
 
     #[test]

@@ -12,9 +12,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use guest_protocol::{Answer, Hello, Inventory, Reply, Request, parse, send};
 
 use super::console::Console;
-use super::machine::{Firmware, Machine};
+use super::machine::{Firmware, Machine, socket};
+use super::relay;
 use super::rig::{Attachment, Maker, Rig};
-use super::server::{Pacing, Server};
+use super::server::{Pacing, Server, recording};
 use crate::setup::Qemu;
 
 /// A kernel under TCG boots in four seconds on an idle machine; this is for a busy one.
@@ -69,7 +70,14 @@ impl Start<'_> {
             return Ok(None);
         }
         let program = self.server.context("this guest needs vm-usbd")?;
-        Server::start(program, &self.rig, &self.run, self.pacing).map(Some)
+        let server = Server::start(program, &self.rig, &self.run, self.pacing)?;
+        for controller in self.rig.of(Maker::Ours) {
+            if controller.tape_kibibytes.is_some() {
+                let recording = recording(&self.run, controller.id);
+                relay::put_before(&socket(&self.run, controller), recording)?;
+            }
+        }
+        Ok(Some(server))
     }
 
     /// Runs a guest with a shell on this terminal until it ends.
