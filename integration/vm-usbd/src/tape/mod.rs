@@ -1,6 +1,6 @@
 //! `--controller ...,tape=PATH`: what a guest does with a controller, for a replay without the guest.
 //!
-//! A tape ([`format`]) has the guest's register accesses and the passing of time, in order, and whatever of
+//! A tape ([`mod@format`]) has the guest's register accesses and the passing of time, in order, and whatever of
 //! the guest's memory the controller was shown by its DMA, when that is not what the tape says is there
 //! already. What the controller answers and writes is not on it: a replay makes that anew.
 //!
