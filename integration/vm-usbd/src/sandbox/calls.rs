@@ -154,8 +154,9 @@ fn conditional() -> Result<BTreeMap<c_long, Vec<SeccompRule>>, BackendError> {
     // A thread names itself and its stack; where is the kernel's page for the time?
     let options = [libc::PR_SET_NAME, libc::PR_SET_VMA, PR_GET_AUXV];
     calls.insert(libc::SYS_prctl, one_of(0, &options.map(|option| option as u64))?);
-    // A thread takes the lowest priority there is.
-    calls.insert(libc::SYS_sched_setscheduler, one_of(1, &[libc::SCHED_IDLE as u64])?);
+    // A thread takes the lowest priority there is, and gives it to nobody else.
+    let idle = vec![is(0, 0)?, is(1, libc::SCHED_IDLE as u64)?];
+    calls.insert(libc::SYS_sched_setscheduler, vec![SeccompRule::new(idle)?]);
     // How large a stack is, of this process.
     calls.insert(libc::SYS_prlimit64, one_of(0, &[0])?);
     // Aborting.
