@@ -85,7 +85,8 @@ impl HaltPoll {
         if let Some(thread) = &self.thread
             && now < until
         {
-            self.watch.due.store(deadline.map_or(NEVER, Time::as_nanos), Ordering::Relaxed);
+            // Whoever sees it sees that the loop is asleep, too.
+            self.watch.due.store(deadline.map_or(NEVER, Time::as_nanos), Ordering::Release);
             self.watch.until.store(until.as_nanos(), Ordering::Release);
             thread.thread().unpark();
         }
@@ -170,7 +171,7 @@ impl Watch {
             self.ran.store(true, Ordering::Relaxed);
             let due = self.due.load(Ordering::Relaxed);
             // Once for each deadline; the loop may have set the next one just now.
-            let (seen, unseen) = (Ordering::Relaxed, Ordering::Relaxed);
+            let (seen, unseen) = (Ordering::Acquire, Ordering::Relaxed);
             if due <= now && self.due.compare_exchange(due, NEVER, seen, unseen).is_ok() {
                 doorbell.nudge();
             }
