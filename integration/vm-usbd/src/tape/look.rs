@@ -20,7 +20,7 @@ const GAP: usize = 8;
 const RUN: usize = 4;
 
 /// What a tape says is in the guest's memory, and what has to be added to it. The memory begins as zeroes.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Look {
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
     /// What the controller was handed to write to, and may have written to by now.
@@ -182,12 +182,18 @@ fn tell(address: u32, data: &[u8], tape: &mut Vec<u8>) {
 #[derive(Debug)]
 pub struct Shown<'a> {
     memory: &'a GuestRam,
-    look: RefCell<&'a mut Look>,
+    /// `None` once the tape has ended.
+    look: Option<RefCell<&'a mut Look>>,
 }
 
 impl<'a> Shown<'a> {
     pub(super) fn new(memory: &'a GuestRam, look: &'a mut Look) -> Self {
-        Self { memory, look: RefCell::new(look) }
+        Self { memory, look: Some(RefCell::new(look)) }
+    }
+
+    /// With nobody who looks at the reads.
+    pub(super) fn unseen(memory: &'a GuestRam) -> Self {
+        Self { memory, look: None }
     }
 }
 
@@ -205,12 +211,14 @@ impl GuestMemory for Shown<'_> {
         count: usize,
         access: Permissions,
     ) -> GuestMemoryResult<impl GuestMemorySliceIterator<'a, BS<'a, Self::Bitmap>>> {
-        let mut look = self.look.borrow_mut();
-        look.settle(self.memory);
-        match access {
-            Permissions::ReadWrite => look.lend(self.memory, address.0, count),
-            Permissions::Write => look.handed.push((address.0, count)),
-            _ => look.show(self.memory, address.0, count),
+        if let Some(look) = &self.look {
+            let mut look = look.borrow_mut();
+            look.settle(self.memory);
+            match access {
+                Permissions::ReadWrite => look.lend(self.memory, address.0, count),
+                Permissions::Write => look.handed.push((address.0, count)),
+                _ => look.show(self.memory, address.0, count),
+            }
         }
         GuestMemory::get_slices(self.memory, address, count, access)
     }

@@ -73,15 +73,21 @@ where
         action: impl FnOnce(&mut C, &Context<'_, Shown<'_>>),
     ) {
         let (now, memory) = (context.now, context.memory());
+        if !self.reel.is_running() {
+            // Nothing is added to what nobody takes any more.
+            self.look = Look::default();
+            match memory.map(Shown::unseen) {
+                Some(shown) => action(&mut self.controller, &Context::new(&shown, now)),
+                None => action(&mut self.controller, &Context::without_dma(now)),
+            }
+            return;
+        }
         if let Some(memory) = memory {
             let shown = Shown::new(memory, &mut self.look);
             action(&mut self.controller, &Context::new(&shown, now));
             self.look.end_call(memory);
         } else {
             action(&mut self.controller, &Context::without_dma(now));
-        }
-        if !self.reel.is_running() {
-            return;
         }
         let last = self.last.replace(now).unwrap_or(now);
         let news = self.look.take_news();
@@ -172,6 +178,8 @@ impl<C: Snapshot> Snapshot for Recorded<C> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use vfio_user::DmaMapFlags;
     use vm_memory::{Bytes, GuestAddress};
@@ -208,6 +216,8 @@ mod tests {
         story(&mut recorded, &ram());
         drop(recorded);
         let bytes = std::fs::read(&path).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "for its owner alone");
         std::fs::remove_file(path).unwrap();
         bytes
     }
@@ -269,6 +279,24 @@ mod tests {
                 .iter()
                 .all(|step| !matches!(step, Step::Write(_, data) if data.len() != 4))
         );
+    }
+
+    #[test]
+    fn a_tape_that_has_ended_remembers_nothing_and_the_controller_goes_on() {
+        recorded("ended", 8, |recorded, ram| {
+            write(recorded, ram, 1_000_000, HC_HCCA, 0x1000);
+            write(recorded, ram, 1_100_000, HC_CONTROL, OPERATIONAL);
+            assert!(!recorded.reel.is_running(), "it is full");
+            for frame in 1..10 {
+                // Each time another interrupt table.
+                ram.write_obj(16 * frame, GuestAddress(0x1000 + 4 * (frame % 32))).unwrap();
+                let now = Time::from_nanos(1_100_000 + 1_000_000 * frame);
+                recorded.run(&Context::new(ram, now));
+                assert!(recorded.look == Look::default(), "frame {frame}");
+            }
+            let frame_number: u16 = ram.read_obj(GuestAddress(0x1080)).unwrap();
+            assert_eq!(frame_number, 9, "HccaFrameNumber");
+        });
     }
 
     #[test]
