@@ -4,6 +4,7 @@
 //! line, as a real driver's would. The same code serves the tests and `examples/demo.rs`.
 #![allow(dead_code, unreachable_pub, reason = "each test uses the part of the driver it needs")]
 
+pub mod dice;
 pub mod direct;
 pub mod early_console;
 pub mod ehci;

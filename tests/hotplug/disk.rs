@@ -5,7 +5,7 @@ use vm_usb::devices::full_speed::FullSpeed;
 use vm_usb::devices::storage::{RamDisk, Serial, Storage};
 use vm_usb::usb::{Speed, UsbDevice};
 
-use crate::dice::Dice;
+use crate::driver::dice::Dice;
 use crate::driver::enumerate::Enumerated;
 use crate::driver::host::{HostDriver, TransferError};
 use crate::driver::mass_storage::{CommandError, DiskError, MassStorage};

@@ -3,7 +3,7 @@
 use vm_usb::devices::hid::{Key, Keyboard, KeyboardHandle, Tablet, TabletHandle};
 use vm_usb::usb::{Speed, UsbDevice};
 
-use crate::dice::Dice;
+use crate::driver::dice::Dice;
 use crate::driver::enumerate::Enumerated;
 use crate::driver::hid::HidDriver;
 use crate::driver::host::{HostDriver, TransferError};

@@ -4,7 +4,7 @@ use vm_usb::topology::Port;
 use vm_usb::usb::{Speed, UsbDevice};
 
 use crate::bus::{Bus, KINDS, Kind, News};
-use crate::dice::Dice;
+use crate::driver::dice::Dice;
 use crate::driver::enumerate::{EnumerateError, Enumerated, enumerate};
 use crate::driver::host::{HostDriver, TransferError};
 use crate::driver::machine::Hand;

@@ -3,7 +3,7 @@
 use vm_usb::devices::loopback::{Loopback, Pattern};
 use vm_usb::usb::{Speed, UsbDevice, request};
 
-use crate::dice::Dice;
+use crate::driver::dice::Dice;
 use crate::driver::enumerate::{Enumerated, device_request};
 use crate::driver::host::{HostDriver, Pipe, TransferError};
 use crate::job::{Job, tell};

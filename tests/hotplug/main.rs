@@ -11,7 +11,6 @@ mod driver;
 #[allow(unreachable_pub, reason = "shared by the modules of this test")]
 mod bus;
 #[allow(unreachable_pub, reason = "shared by the modules of this test")]
-mod dice;
 mod disk;
 mod hub;
 mod input;

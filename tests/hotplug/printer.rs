@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use vm_usb::devices::printer::{PrintSink, Printer, Ready};
 use vm_usb::usb::{Speed, UsbDevice};
 
-use crate::dice::Dice;
+use crate::driver::dice::Dice;
 use crate::driver::enumerate::Enumerated;
 use crate::driver::host::{HostDriver, Pipe, TransferError};
 use crate::job::{Job, tell};

@@ -4,8 +4,6 @@
 
 #![allow(unreachable_pub, reason = "the parts of one program")]
 
-#[path = "../hotplug/dice.rs"]
-mod dice;
 #[path = "../driver/mod.rs"]
 mod driver;
 

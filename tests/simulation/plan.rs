@@ -4,7 +4,7 @@ use vm_usb::devices::faulty::Odds;
 use vm_usb::devices::hub::Translators;
 use vm_usb::ohci::Pacing;
 
-use crate::dice::Dice;
+use crate::driver::dice::Dice;
 use crate::driver::ohci::Idle;
 
 /// A kind of controller, and how it and its driver are set.

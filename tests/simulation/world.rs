@@ -15,7 +15,7 @@ use vm_usb::time::Time;
 use vm_usb::topology::Port;
 use vm_usb::usb::{EndpointAddress, Observer, Outcome, Sight, Speed, UsbDevice, Wake};
 
-use crate::dice::Dice;
+use crate::driver::dice::Dice;
 use crate::media::Media;
 use crate::model::Model;
 use crate::plan::{At, HUB_PORTS, Place, Plan, ROOT_PORTS, What};

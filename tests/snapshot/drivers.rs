@@ -4,12 +4,13 @@ use vm_usb::devices::hid::Key;
 use vm_usb::usb::{EndpointAddress, request};
 
 use crate::courier::{self, MESSAGE};
+use crate::driver::dice::Dice;
 use crate::driver::enumerate::{Enumerated, device_request, enumerate};
 use crate::driver::hid::HidDriver;
 use crate::driver::host::{HostDriver, Pipe};
 use crate::driver::hub::HubDriver;
 use crate::driver::mass_storage::{Data, MassStorage, ten};
-use crate::world::{BLOCKS, Media, Random, Topology, place};
+use crate::world::{BLOCKS, Media, Topology, place};
 
 /// What happens to a key.
 #[derive(Clone, Copy, Debug)]
@@ -32,22 +33,22 @@ impl Disk {
         Self { driver, block, model: vec![0; BLOCKS * block] }
     }
 
-    fn range(&self, random: &mut Random) -> (u32, std::ops::Range<usize>) {
-        let lba = random.below(BLOCKS as u64) as usize;
+    fn range(&self, dice: &mut Dice) -> (u32, std::ops::Range<usize>) {
+        let lba = dice.below(BLOCKS as u64) as usize;
         let most = (BLOCKS - lba).min(24 << 10 >> self.block.ilog2());
-        let count = 1 + random.below(most as u64) as usize;
+        let count = 1 + dice.below(most as u64) as usize;
         (lba as u32, lba * self.block..(lba + count) * self.block)
     }
 
-    fn write(&mut self, host: &mut dyn HostDriver, random: &mut Random) {
-        let (lba, range) = self.range(random);
-        let data = random.bytes(range.len());
+    fn write(&mut self, host: &mut dyn HostDriver, dice: &mut Dice) {
+        let (lba, range) = self.range(dice);
+        let data = dice.bytes(range.len());
         self.driver.write(host, lba, &data, self.block).unwrap();
         self.model[range].copy_from_slice(&data);
     }
 
-    fn read(&mut self, host: &mut dyn HostDriver, random: &mut Random) {
-        let (lba, range) = self.range(random);
+    fn read(&mut self, host: &mut dyn HostDriver, dice: &mut Dice) {
+        let (lba, range) = self.range(dice);
         let data = self.driver.read(host, lba, range.len(), self.block).unwrap();
         assert!(data == self.model[range], "what was written is read back");
     }
@@ -72,9 +73,9 @@ impl Echo {
         Self { input, output }
     }
 
-    fn exchange(&self, host: &mut dyn HostDriver, random: &mut Random) {
+    fn exchange(&self, host: &mut dyn HostDriver, dice: &mut Dice) {
         // Of odd length, so that a short packet ends it.
-        let mut data = random.some_bytes(6_000);
+        let mut data = dice.some_bytes(6_000);
         data.resize(data.len() | 1, 0);
         host.send(&self.output, &data).unwrap();
         assert!(host.receive(&self.input, data.len()).unwrap() == data, "the echo of all bytes");
@@ -137,19 +138,19 @@ impl Drivers {
     pub fn step(
         &mut self,
         host: &mut dyn HostDriver,
-        random: &mut Random,
+        dice: &mut Dice,
         keyboard: &mut dyn FnMut(Stroke),
     ) {
-        match random.below(10) {
-            0 => self.disk.write(host, random),
-            1 => self.disk.read(host, random),
-            2 => self.slow_disk.write(host, random),
-            3 => self.slow_disk.read(host, random),
-            4 => self.echo.exchange(host, random),
-            5 => self.slow_echo.exchange(host, random),
-            6 => self.stroke(host, random, keyboard),
+        match dice.below(10) {
+            0 => self.disk.write(host, dice),
+            1 => self.disk.read(host, dice),
+            2 => self.slow_disk.write(host, dice),
+            3 => self.slow_disk.read(host, dice),
+            4 => self.echo.exchange(host, dice),
+            5 => self.slow_echo.exchange(host, dice),
+            6 => self.stroke(host, dice, keyboard),
             7 => {
-                let data = random.some_bytes(3_000);
+                let data = dice.some_bytes(3_000);
                 host.send(&self.courier.1, &data).unwrap();
                 self.delivered.extend(&data);
             }
@@ -159,7 +160,7 @@ impl Drivers {
                 self.fetched = self.fetched.wrapping_add(1);
             }
             _ => {
-                let data = random.some_bytes(3_000);
+                let data = dice.some_bytes(3_000);
                 host.send(&self.printer, &data).unwrap();
                 self.printed.extend(&data);
             }
@@ -170,10 +171,10 @@ impl Drivers {
     fn stroke(
         &mut self,
         host: &mut dyn HostDriver,
-        random: &mut Random,
+        dice: &mut Dice,
         keyboard: &mut dyn FnMut(Stroke),
     ) {
-        let key = Key::from_usage(4 + random.below(26) as u8).unwrap();
+        let key = Key::from_usage(4 + dice.below(26) as u8).unwrap();
         keyboard(Stroke::Down(key));
         let report = self.keyboard.report(host, 5_000).unwrap();
         assert_eq!(report, [0, 0, key.usage(), 0, 0, 0, 0, 0], "the key went down");

@@ -9,12 +9,13 @@ use vm_usb::ehci::Ehci;
 use vm_usb::ohci::Ohci;
 use vm_usb::time::Time;
 
+use crate::driver::dice::Dice;
 use crate::driver::ehci::EhciDriver;
 use crate::driver::host::HostDriver;
 use crate::driver::machine::{Machine, Meanwhile};
 use crate::driver::ohci::OhciDriver;
 use crate::drivers::{Drivers, Stroke};
-use crate::world::{Drivable, Media, Random, Topology, build, restore, save};
+use crate::world::{Drivable, Media, Topology, build, restore, save};
 
 /// Restarts of a machine in one run.
 const RESTARTS: u32 = 25;
@@ -25,7 +26,7 @@ const RUNS: u64 = 40;
 
 /// What happens to the machine while its driver works.
 struct Fate {
-    random: Random,
+    dice: Dice,
     media: Media,
     topology: Topology,
     restarts: u32,
@@ -35,7 +36,7 @@ struct Fate {
 
 impl Fate {
     fn call<C: Drivable>(&mut self, controller: &mut C, now: Time) -> Time {
-        if self.random.below(8) == 0 {
+        if self.dice.below(8) == 0 {
             self.media.depot.finish();
         }
         if let Some((calls, key)) = self.key {
@@ -44,13 +45,14 @@ impl Fate {
                 self.topology.keyboard.press(key).unwrap();
             }
         }
-        if self.random.below(CALLS) != 0 {
+        if self.dice.below(CALLS) != 0 {
             return now;
         }
         let saved = save(controller, &self.topology.ports, now);
         let (mut fresh, topology) = build::<C>(&self.media);
         // The new host's clock may be young or old.
-        let now = Time::from_nanos(self.random.below(1 << (10 + self.random.0 % 44)));
+        let latest = 1 << (10 + self.dice.below(44));
+        let now = Time::from_nanos(self.dice.below(latest));
         restore(&saved, &mut fresh, &topology.ports, now).unwrap();
         *controller = fresh;
         self.topology = topology;
@@ -65,7 +67,7 @@ fn run<C: Drivable, D: HostDriver>(seed: u64, start: impl Fn(Machine<C>) -> D) -
     let media = Media::default();
     let (controller, topology) = build::<C>(&media);
     let fate = Arc::new(Mutex::new(Fate {
-        random: Random(seed),
+        dice: Dice::new(seed),
         media: media.clone(),
         topology,
         restarts: 0,
@@ -78,10 +80,10 @@ fn run<C: Drivable, D: HostDriver>(seed: u64, start: impl Fn(Machine<C>) -> D) -
     machine.meanwhile = Some(meanwhile);
     let mut host = start(machine);
     let mut drivers = Drivers::bind(&mut host);
-    let mut random = Random(!seed);
+    let mut dice = Dice::new(!seed);
     while fate.lock().unwrap().restarts < RESTARTS {
-        let calls = random.below(2 * CALLS) as u32;
-        drivers.step(&mut host, &mut random, &mut |stroke| {
+        let calls = dice.below(2 * CALLS) as u32;
+        drivers.step(&mut host, &mut dice, &mut |stroke| {
             let mut fate = fate.lock().unwrap();
             match stroke {
                 Stroke::Down(key) => fate.key = Some((calls, key)),

@@ -17,6 +17,7 @@ use vm_usb::topology::{Host, Port};
 use vm_usb::usb::{Speed, UsbDevice};
 
 use crate::courier::{Courier, Depot};
+use crate::driver::dice::Dice;
 use crate::driver::host::HostDriver;
 use crate::driver::machine::Machine;
 use crate::drivers::{Drivers, Stroke};
@@ -172,33 +173,6 @@ pub fn restore(
     snapshot::restore(bytes, now, &mut parts)
 }
 
-/// The SplitMix64 generator.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    /// A number below `limit`.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    pub fn some_bytes(&mut self, most: u64) -> Vec<u8> {
-        let len = 1 + self.below(most) as usize;
-        self.bytes(len)
-    }
-
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-}
-
 /// A machine that its guest has set up and used for a while.
 pub fn used<C: Drivable, D: HostDriver>(
     media: &Media,
@@ -214,9 +188,9 @@ pub fn used<C: Drivable, D: HostDriver>(
     }));
     let mut host = start(machine);
     let mut drivers = Drivers::bind(&mut host);
-    let mut random = Random(seed);
+    let mut dice = Dice::new(seed);
     for _ in 0..30 {
-        drivers.step(&mut host, &mut random, &mut |stroke| match stroke {
+        drivers.step(&mut host, &mut dice, &mut |stroke| match stroke {
             Stroke::Down(key) => topology.keyboard.press(key).unwrap(),
             Stroke::Up(key) => topology.keyboard.release(key),
         });

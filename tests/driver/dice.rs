@@ -22,6 +22,12 @@ impl Dice {
         self.roll() % limit
     }
 
+    /// From one byte to `most`.
+    pub fn some_bytes(&mut self, most: u64) -> Vec<u8> {
+        let len = 1 + self.below(most) as usize;
+        self.bytes(len)
+    }
+
     /// So many bytes that are unlike any others.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let words = (0..len.div_ceil(8)).flat_map(|_| self.roll().to_le_bytes());
