@@ -75,13 +75,14 @@ impl<S: Signal> Doorbell<S> {
         self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel)
     }
 
-    /// The loop is about to sleep on the signal; returns `false` if it must not because somebody has just
-    /// rung.
+    /// The loop is about to sleep on the signal; returns `false` if it must not, because somebody has just
+    /// rung or it is to end.
     pub fn fall_asleep(&self) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
         // Each side tells the other first and looks then, so one of them sees the other.
         fence(Ordering::SeqCst);
-        if self.rung.load(Ordering::Relaxed) {
+        // The ring that came with the stop may have been taken since the loop last asked.
+        if self.rung.load(Ordering::Relaxed) || self.stopped() {
             self.asleep.store(false, Ordering::Relaxed);
             return false;
         }
@@ -133,3 +134,18 @@ impl<S: Signal + Send + Sync> Wake for Doorbell<S> {
 
 #[cfg(all(test, loom))]
 mod interleavings;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_that_is_to_end_does_not_fall_asleep_even_if_it_has_taken_the_ring() {
+        let doorbell = Doorbell::new().unwrap();
+        assert!(!doorbell.stopped());
+        doorbell.stop();
+        assert!(doorbell.take());
+        assert!(!doorbell.fall_asleep());
+        assert!(doorbell.stopped());
+    }
+}
