@@ -56,11 +56,12 @@ impl Server {
     /// kept memory to itself that its guest used.
     pub fn run(&mut self) -> bool {
         let name = self.name.clone();
+        let mut halt_poll = HaltPoll::new(self.halt_poll, &name, &self.doorbell);
         let mut all_well = true;
         while let Some(stream) = self.next_client() {
             info!("{name}: a client has connected");
             self.gauge.show_client(true);
-            let (end, missed_memory) = self.serve(&stream);
+            let (end, missed_memory) = self.serve(&stream, &mut halt_poll);
             all_well &= !missed_memory && end.is_well();
             // Whatever the guest had set up went with it.
             self.function.reset(clock::now());
@@ -109,7 +110,7 @@ impl Server {
     }
 
     /// Serves one client until it leaves; says why, and whether the guest used memory it does not share.
-    fn serve(&mut self, stream: &UnixStream) -> (End, bool) {
+    fn serve(&mut self, stream: &UnixStream, halt_poll: &mut HaltPoll) -> (End, bool) {
         let alarm = match Alarm::new() {
             Ok(alarm) => alarm,
             Err(error) => return (End::Wait(error), false),
@@ -126,7 +127,7 @@ impl Server {
             ),
             alarm,
             spin: Spin::new(self.spin),
-            halt_poll: HaltPoll::new(self.halt_poll, &self.name, &self.doorbell),
+            halt_poll,
             nudged: false,
             last_message: clock::now(),
             last_run: clock::now(),
@@ -150,7 +151,7 @@ struct Turns<'a> {
     conversation: Conversation<'a>,
     alarm: Alarm,
     spin: Spin,
-    halt_poll: HaltPoll,
+    halt_poll: &'a mut HaltPoll,
     /// It was woken for nothing but to look.
     nudged: bool,
     last_message: Time,
