@@ -71,11 +71,11 @@ impl Served {
         self.folder.path(name).display().to_string()
     }
 
-    /// `/proc/PID/task/TID/FILE` of every thread.
+    /// `/proc/PID/task/TID/FILE` of every thread there is.
     fn tasks(&self, file: &str) -> Vec<String> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.server.child.id())).unwrap();
-        let tasks: Vec<_> = tasks.map(|task| task.unwrap().path().join(file)).collect();
-        tasks.iter().map(|task| fs::read_to_string(task).unwrap()).collect()
+        // One may end between the listing and the look at it.
+        tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join(file)).ok()).collect()
     }
 
     /// Each line of `/proc/PID/task/TID/status`, of every thread.
