@@ -41,6 +41,12 @@ impl Time {
         self.after_nanos(millis.saturating_mul(1_000_000))
     }
 
+    /// The moment `duration` later.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        self.after_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+
     /// Nanoseconds from `earlier` to `self`; zero if `earlier` is the later one.
     pub const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
@@ -59,6 +65,8 @@ mod tests {
     #[test]
     fn arithmetic_saturates_at_both_ends() {
         assert_eq!(Time::from_nanos(u64::MAX).after_millis(1), Time::from_nanos(u64::MAX));
+        assert_eq!(Time::ZERO.after(Duration::MAX), Time::from_nanos(u64::MAX));
+        assert_eq!(Time::ZERO.after(Duration::from_micros(3)), Time::from_nanos(3_000));
         assert_eq!(Time::ZERO.nanos_since(Time::from_nanos(5)), 0);
         assert_eq!(Time::ZERO.after_micros(3).since(Time::ZERO), Duration::from_micros(3));
     }

@@ -60,7 +60,7 @@ impl Polling {
         };
         let quarter = Duration::from_nanos(quiet / 4);
         let interval = quarter.clamp(self.shortest.min(longest), longest);
-        now.after_nanos(u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX))
+        now.after(interval)
     }
 }
 

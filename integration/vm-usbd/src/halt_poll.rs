@@ -68,7 +68,7 @@ impl HaltPoll {
 
     /// Until when a processor is kept awake after a message at `last`.
     fn until(&self, last: Time) -> Time {
-        last.after_nanos(nanos(self.window.open))
+        last.after(self.window.open)
     }
 
     /// How long after its last run the loop's timer has to wait at least, if the thread can be counted on to
@@ -177,10 +177,6 @@ impl Watch {
             std::hint::spin_loop();
         }
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

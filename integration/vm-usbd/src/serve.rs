@@ -212,7 +212,7 @@ impl<'a> Turns<'a> {
 
     /// When the controller has stood still for `rest`.
     fn rested(&self, rest: Duration) -> Time {
-        self.last_run.after_nanos(rest.as_nanos() as u64)
+        self.last_run.after(rest)
     }
 
     /// Carries out the client's next command, if there is one; `true` if there was.
