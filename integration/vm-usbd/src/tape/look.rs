@@ -228,16 +228,7 @@ impl GuestMemory for Shown<'_> {
 mod tests {
     use super::*;
     use crate::tape::format::{Steps, TAPE};
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-    use vfio_user::DmaMapFlags;
-
-    fn ram() -> GuestRam {
-        let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&fd, 0x4000).unwrap();
-        let mut ram = GuestRam::default();
-        ram.map(DmaMapFlags::READ_WRITE, 0, 0, 0x4000, Some(fd)).unwrap();
-        ram
-    }
+    use crate::tape::tests::ram;
 
     /// The steps that say what is new.
     fn news(look: &mut Look) -> Vec<String> {

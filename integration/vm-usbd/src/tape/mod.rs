@@ -195,7 +195,7 @@ mod tests {
     /// CBSR 1:1, control list enabled, operational (OHCI 1.0a, 7.1.2).
     const OPERATIONAL: u32 = 0x90;
 
-    fn ram() -> GuestRam {
+    pub(super) fn ram() -> GuestRam {
         let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, 0x4000).unwrap();
         let mut ram = GuestRam::default();
