@@ -10,7 +10,7 @@ use vm_usb::usb::{
     Toggle, Transfer, UsbDevice,
 };
 
-use super::host::{Device, HostDriver, Pipe, TransferError};
+use super::host::{Device, HostDriver, Pipe, TransferError, setup_bytes};
 
 /// One port, and a driver's toggles.
 pub struct DirectHost {
@@ -142,16 +142,8 @@ impl HostDriver for DirectHost {
         setup: SetupPacket,
         data: &[u8],
     ) -> Result<Vec<u8>, TransferError> {
-        let pipe = Pipe {
-            device: *device,
-            endpoint: EndpointAddress::CONTROL,
-            max_packet: device.control_packet,
-            interval: 0,
-        };
-        let mut packet = vec![setup.bm_request_type, setup.b_request];
-        for field in [setup.value(), setup.index(), setup.length()] {
-            packet.extend(field.to_le_bytes());
-        }
+        let pipe = Pipe::control(device);
+        let mut packet = setup_bytes(&setup).to_vec();
         self.stage(&pipe, Pid::Setup, Toggle::Data0, &mut packet)?;
         let mut answer = Vec::new();
         let status = if setup.bm_request_type & 0x80 != 0 && setup.length() != 0 {

@@ -14,7 +14,7 @@ use vm_usb::controller::HostController;
 use vm_usb::ehci::Ehci;
 use vm_usb::usb::{Direction, EndpointAddress, Pid, SetupPacket, Speed, request};
 
-use super::host::{Background, Device, HostDriver, Pipe, TransferError};
+use super::host::{Background, Device, HostDriver, Pipe, TransferError, setup_bytes};
 use super::machine::Machine;
 
 pub use self::spec::*;
@@ -596,14 +596,6 @@ struct Ended {
     /// Token of the qTD that ended it, and which one that was.
     token: u32,
     at: usize,
-}
-
-/// The eight bytes of a SETUP packet.
-pub fn setup_bytes(setup: &SetupPacket) -> [u8; 8] {
-    let [v0, v1] = setup.value().to_le_bytes();
-    let [i0, i1] = setup.index().to_le_bytes();
-    let [l0, l1] = setup.length().to_le_bytes();
-    [setup.bm_request_type, setup.b_request, v0, v1, i0, i1, l0, l1]
 }
 
 /// The control endpoint of a device that has just been reset.

@@ -22,6 +22,26 @@ pub struct Pipe {
     pub interval: u8,
 }
 
+impl Pipe {
+    /// Endpoint 0.
+    pub fn control(device: &Device) -> Self {
+        Self {
+            device: *device,
+            endpoint: EndpointAddress::CONTROL,
+            max_packet: device.control_packet,
+            interval: 0,
+        }
+    }
+}
+
+/// The eight bytes of a SETUP packet.
+pub fn setup_bytes(setup: &SetupPacket) -> [u8; 8] {
+    let [v0, v1] = setup.value().to_le_bytes();
+    let [i0, i1] = setup.index().to_le_bytes();
+    let [l0, l1] = setup.length().to_le_bytes();
+    [setup.bm_request_type, setup.b_request, v0, v1, i0, i1, l0, l1]
+}
+
 /// Why a transfer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferError {

@@ -10,9 +10,9 @@ use vm_memory::GuestMemoryMmap;
 use vm_usb::controller::HostController;
 use vm_usb::ohci::Ohci;
 use vm_usb::time::Time;
-use vm_usb::usb::{EndpointAddress, SetupPacket, Speed};
+use vm_usb::usb::{SetupPacket, Speed};
 
-use super::host::{Background, Device, HostDriver, Pipe, TransferError};
+use super::host::{Background, Device, HostDriver, Pipe, TransferError, setup_bytes};
 use super::machine::Machine;
 
 pub use self::spec::*;

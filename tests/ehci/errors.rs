@@ -2,7 +2,8 @@
 
 use vm_usb::usb::{BusError, Pid, SetupPacket, request};
 
-use crate::driver::ehci::{DTC, Td, cmd, reg, setup_bytes, sts, token};
+use crate::driver::ehci::{DTC, Td, cmd, reg, sts, token};
+use crate::driver::host::setup_bytes;
 use crate::driver::scripted::Answer;
 use crate::rig::{ADDRESS, IN1, OUT1, Rig, is_done, pattern};
 

@@ -212,7 +212,7 @@ fn configure(port: &Port, address: u8) {
     for (code, value) in
         [(request::SET_ADDRESS, u16::from(address)), (request::SET_CONFIGURATION, 1)]
     {
-        let setup = crate::driver::ehci::setup_bytes(&SetupPacket::new(0, code, value, 0, 0));
+        let setup = crate::driver::host::setup_bytes(&SetupPacket::new(0, code, value, 0, 0));
         for (pid, bytes) in [(Pid::Setup, setup.to_vec()), (Pid::In, vec![])] {
             let mut buffer = bytes;
             port.link(Host::High).with(|function| {

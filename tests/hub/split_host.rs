@@ -7,7 +7,7 @@ use vm_usb::usb::{
 };
 
 use crate::driver::enumerate::Enumerated;
-use crate::driver::host::{Device, HostDriver, Pipe, TransferError};
+use crate::driver::host::{Device, HostDriver, Pipe, TransferError, setup_bytes};
 use crate::driver::hub::HubDriver;
 use crate::driver::scripted::Controls;
 use crate::rig::{HUB, Rig, plug};
@@ -119,10 +119,7 @@ impl HostDriver for SplitHost {
             return self.rig.host.control(device, setup, data);
         }
         let token = |host: &Self, pid| host.token(device, 0, pid, TransferType::Control);
-        let mut packet = vec![setup.bm_request_type, setup.b_request];
-        for field in [setup.value(), setup.index(), setup.length()] {
-            packet.extend(field.to_le_bytes());
-        }
+        let packet = setup_bytes(&setup);
         self.exchange(token(self, Pid::Setup), Toggle::Data0, &packet)?;
         let size = usize::from(device.control_packet);
         let (mut toggle, mut answer) = (Toggle::Data1, Vec::new());

@@ -40,17 +40,9 @@ impl<C: HostController<GuestMemoryMmap>> HostDriver for OhciDriver<C> {
         setup: SetupPacket,
         data: &[u8],
     ) -> Result<Vec<u8>, TransferError> {
-        let pipe = Pipe {
-            device: *device,
-            endpoint: EndpointAddress::CONTROL,
-            max_packet: device.control_packet,
-            interval: 0,
-        };
+        let pipe = Pipe::control(device);
         let key = self.endpoint(&pipe, ListKind::Control);
-        let mut packet = vec![setup.bm_request_type, setup.b_request];
-        for field in [setup.value(), setup.index(), setup.length()] {
-            packet.extend(field.to_le_bytes());
-        }
+        let packet = setup_bytes(&setup);
         let buffer = self.buffer;
         let inward = setup.bm_request_type & 0x80 != 0;
         self.machine.fill(buffer, &packet);
