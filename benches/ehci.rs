@@ -39,7 +39,7 @@ impl Pages {
                 1..8 => (TransferType::Bulk, 512),
                 _ => (TransferType::Interrupt, 64),
             };
-            Endpoint { address, transfer_type, max_packet, interval: 1 }
+            Endpoint::new(address, transfer_type, max_packet, 1)
         };
         let endpoints = (1..16)
             .flat_map(|n| {

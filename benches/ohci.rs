@@ -19,12 +19,7 @@ struct Null(Description);
 
 impl Null {
     fn new() -> Self {
-        let endpoint = |address| Endpoint {
-            address,
-            transfer_type: TransferType::Bulk,
-            max_packet: 64,
-            interval: 0,
-        };
+        let endpoint = |address| Endpoint::new(address, TransferType::Bulk, 64, 0);
         let endpoints = (1..16)
             .flat_map(|n| [EndpointAddress::out(n), EndpointAddress::r#in(n)])
             .map(endpoint)

@@ -14,6 +14,17 @@ const STRING: u8 = 3;
 const INTERFACE: u8 = 4;
 const ENDPOINT: u8 = 5;
 
+/// Class descriptors are ready made: their author keeps to the form.
+fn class_descriptors(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for _ in 0..u.int_in_range(0..=2)? {
+        let len: u8 = u.int_in_range(2..=20)?;
+        bytes.extend([len, 0x21]);
+        bytes.resize(bytes.len() + usize::from(len) - 2, 0xaa);
+    }
+    Ok(bytes)
+}
+
 fn endpoint(u: &mut Unstructured<'_>) -> Result<Endpoint> {
     let number = u.int_in_range(1..=15)?;
     Ok(Endpoint {
@@ -29,23 +40,17 @@ fn endpoint(u: &mut Unstructured<'_>) -> Result<Endpoint> {
         ])?,
         max_packet: u.arbitrary()?,
         interval: u.arbitrary()?,
+        class_descriptors: class_descriptors(u)?,
     })
 }
 
 fn interface(u: &mut Unstructured<'_>) -> Result<Interface> {
-    // Class descriptors are ready made: their author keeps to the form.
-    let mut class_descriptors = Vec::new();
-    for _ in 0..u.int_in_range(0..=2)? {
-        let len: u8 = u.int_in_range(2..=20)?;
-        class_descriptors.extend([len, 0x21]);
-        class_descriptors.resize(class_descriptors.len() + usize::from(len) - 2, 0xaa);
-    }
     Ok(Interface {
         number: u.int_in_range(0..=3)?,
         alternate: u.int_in_range(0..=3)?,
         class: u.arbitrary()?,
         name: u.arbitrary()?,
-        class_descriptors,
+        class_descriptors: class_descriptors(u)?,
         endpoints: (0..u.int_in_range(0..=4)?).map(|_| endpoint(u)).collect::<Result<_>>()?,
     })
 }

@@ -594,21 +594,15 @@ fn configurations(speed: Speed, isochronous: Isochronous) -> Vec<Configuration> 
         Speed::High => (512, 4),
         _ => (64, 1),
     };
-    let endpoint = |address, transfer_type, max_packet, interval| Endpoint {
-        address,
-        transfer_type,
-        max_packet,
-        interval,
-    };
     let bulk = [
-        endpoint(BULK_IN, TransferType::Bulk, bulk, 0),
-        endpoint(BULK_OUT, TransferType::Bulk, bulk, 0),
+        Endpoint::new(BULK_IN, TransferType::Bulk, bulk, 0),
+        Endpoint::new(BULK_OUT, TransferType::Bulk, bulk, 0),
     ];
     let (max_packet, interval) = (isochronous.max_packet(speed), isochronous.interval);
     let isochronous = [ISOCHRONOUS_IN, ISOCHRONOUS_OUT]
-        .map(|address| endpoint(address, TransferType::Isochronous, max_packet, interval));
+        .map(|address| Endpoint::new(address, TransferType::Isochronous, max_packet, interval));
     let interrupt = [INTERRUPT_IN, INTERRUPT_OUT]
-        .map(|address| endpoint(address, TransferType::Interrupt, 64, interrupt_interval));
+        .map(|address| Endpoint::new(address, TransferType::Interrupt, 64, interrupt_interval));
     let interface = |alternate, name: &str, more: &[Endpoint]| Interface {
         alternate,
         class: [0xff, 0, 0],

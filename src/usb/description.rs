@@ -46,12 +46,24 @@ pub struct Endpoint {
     pub max_packet: u16,
     /// `bInterval`.
     pub interval: u8,
+    /// Class descriptors, ready made, behind the endpoint's.
+    pub class_descriptors: Vec<u8>,
 }
 
 impl Endpoint {
+    /// An endpoint without class descriptors.
+    pub fn new(
+        address: EndpointAddress,
+        transfer_type: TransferType,
+        max_packet: u16,
+        interval: u8,
+    ) -> Self {
+        Self { address, transfer_type, max_packet, interval, class_descriptors: Vec::new() }
+    }
+
     /// A bulk endpoint without a NAK rate to declare.
     pub fn bulk(address: EndpointAddress, max_packet: u16) -> Self {
-        Self { address, transfer_type: TransferType::Bulk, max_packet, interval: 0 }
+        Self::new(address, TransferType::Bulk, max_packet, 0)
     }
 
     /// Largest data packet in bytes.
@@ -333,6 +345,7 @@ impl Description {
                 ]);
                 body.extend(endpoint.max_packet.to_le_bytes());
                 body.push(endpoint.interval);
+                body.extend(&endpoint.class_descriptors);
             }
         }
         let total = u16::try_from(body.len().saturating_add(9)).unwrap_or(u16::MAX);

@@ -40,7 +40,7 @@ const BULK_OUT: EndpointAddress = EndpointAddress::out(2);
 const INTERRUPT_IN: EndpointAddress = EndpointAddress::r#in(3);
 
 fn endpoint(address: EndpointAddress, kind: TransferType, max_packet: u16) -> Endpoint {
-    Endpoint { address, transfer_type: kind, max_packet, interval: 1 }
+    Endpoint::new(address, kind, max_packet, 1)
 }
 
 fn configurations(bulk: u16) -> Vec<Configuration> {

@@ -127,12 +127,12 @@ impl Witness {
         let (mut scripted, _) = Scripted::new(speed);
         if let Speeds::Full(configurations) = &mut scripted.description_mut().speeds {
             for address in [EndpointAddress::out(4), EndpointAddress::r#in(4)] {
-                configurations[0].interfaces[0].endpoints.push(vm_usb::usb::Endpoint {
+                configurations[0].interfaces[0].endpoints.push(vm_usb::usb::Endpoint::new(
                     address,
-                    transfer_type: TransferType::Isochronous,
-                    max_packet: 1023,
-                    interval: 1,
-                });
+                    TransferType::Isochronous,
+                    1023,
+                    1,
+                ));
             }
         }
         let description = scripted.description().clone();

@@ -39,12 +39,14 @@ pub struct Interface {
 }
 
 /// An endpoint descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     pub address: EndpointAddress,
     pub attributes: u8,
     pub max_packet: u16,
     pub interval: u8,
+    /// Descriptors behind the endpoint's own.
+    pub class_descriptors: Vec<Vec<u8>>,
 }
 
 /// A device in its first configuration.
@@ -258,9 +260,13 @@ fn parse_interfaces(configuration: &[u8]) -> Result<Vec<(Interface, u8)>, Enumer
                     attributes: one[3],
                     max_packet: u16::from_le_bytes([one[4], one[5]]),
                     interval: one[6],
+                    class_descriptors: Vec::new(),
                 });
             }
-            (_, Some((interface, _))) => interface.class_descriptors.push(one.to_vec()),
+            (_, Some((interface, _))) => match interface.endpoints.last_mut() {
+                Some(endpoint) => endpoint.class_descriptors.push(one.to_vec()),
+                None => interface.class_descriptors.push(one.to_vec()),
+            },
             _ => return Err(EnumerateError::Malformed("a descriptor before any interface")),
         }
     }

@@ -169,12 +169,8 @@ fn configuration(speed: Speed) -> Configuration {
         Speed::Full => (64, 64),
         Speed::High => (512, 64),
     };
-    let endpoint = |address, transfer_type, max_packet| Endpoint {
-        address,
-        transfer_type,
-        max_packet,
-        interval: 1,
-    };
+    let endpoint =
+        |address, transfer_type, max_packet| Endpoint::new(address, transfer_type, max_packet, 1);
     let pair = |number, kind, size| {
         [EndpointAddress::out(number), EndpointAddress::r#in(number)]
             .map(|address| endpoint(address, kind, size))

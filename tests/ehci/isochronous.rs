@@ -45,12 +45,7 @@ struct Stream {
 impl Stream {
     fn new() -> (Self, Arc<Mutex<Script>>) {
         let script = Arc::<Mutex<Script>>::default();
-        let endpoint = |address| Endpoint {
-            address,
-            transfer_type: TransferType::Isochronous,
-            max_packet: 0x1400,
-            interval: 1,
-        };
+        let endpoint = |address| Endpoint::new(address, TransferType::Isochronous, 0x1400, 1);
         let configuration = Configuration {
             value: 1,
             self_powered: true,

@@ -132,12 +132,7 @@ impl UsbHub for Translator {
 /// A translator to plug in, and its script.
 pub fn hub() -> (Box<dyn UsbDevice>, Arc<Mutex<Script>>) {
     let script = Arc::<Mutex<Script>>::default();
-    let changes = Endpoint {
-        address: EndpointAddress::r#in(1),
-        transfer_type: TransferType::Interrupt,
-        max_packet: 1,
-        interval: 12,
-    };
+    let changes = Endpoint::new(EndpointAddress::r#in(1), TransferType::Interrupt, 1, 12);
     let configuration = Configuration {
         value: 1,
         self_powered: true,

@@ -338,12 +338,7 @@ fn a_device_kept_from_high_speed_is_reached_through_the_translator() {
 fn streaming() -> (SplitHost, Device, Controls) {
     let mut host = SplitHost::new(HubOptions::default());
     let (mut scripted, controls) = Scripted::new(Speed::Full);
-    let endpoint = |address| Endpoint {
-        address,
-        transfer_type: TransferType::Isochronous,
-        max_packet: 1023,
-        interval: 1,
-    };
+    let endpoint = |address| Endpoint::new(address, TransferType::Isochronous, 1023, 1);
     scripted.description_mut().speeds = Speeds::Full(vec![Configuration {
         value: 1,
         self_powered: true,

@@ -39,12 +39,12 @@ pub fn device(speed: Speed) -> (Box<Scripted>, Controls) {
     let (mut device, controls) = Scripted::new(speed);
     if let Speeds::Full(configurations) = &mut device.description_mut().speeds {
         for address in [ISO_OUT, ISO_IN] {
-            configurations[0].interfaces[0].endpoints.push(Endpoint {
+            configurations[0].interfaces[0].endpoints.push(Endpoint::new(
                 address,
-                transfer_type: TransferType::Isochronous,
-                max_packet: 1023,
-                interval: 1,
-            });
+                TransferType::Isochronous,
+                1023,
+                1,
+            ));
         }
     }
     (Box::new(device), controls)

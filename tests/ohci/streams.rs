@@ -94,12 +94,7 @@ impl Streams {
         let hold = Hold(Arc::new(Mutex::new(state)));
         let endpoints = (1..4)
             .flat_map(|n| [EndpointAddress::out(n), EndpointAddress::r#in(n)])
-            .map(|address| Endpoint {
-                address,
-                transfer_type: TransferType::Bulk,
-                max_packet: 64,
-                interval: 0,
-            })
+            .map(|address| Endpoint::new(address, TransferType::Bulk, 64, 0))
             .collect();
         let description = Description {
             vendor: 0x1209,

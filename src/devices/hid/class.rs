@@ -333,12 +333,7 @@ fn configuration<R: Reports>(interval: u8) -> Configuration {
                 Boot::Keyboard => [0x03, 1, 1],
             },
             class_descriptors: hid_descriptor::<R>(),
-            endpoints: vec![Endpoint {
-                address: IN,
-                transfer_type: TransferType::Interrupt,
-                max_packet: 8,
-                interval,
-            }],
+            endpoints: vec![Endpoint::new(IN, TransferType::Interrupt, 8, interval)],
             ..Interface::default()
         }],
     }

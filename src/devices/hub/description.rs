@@ -32,11 +32,13 @@ pub(super) fn bitmap_len(ports: u8) -> usize {
 
 /// The description of a hub.
 pub(super) fn of(options: &HubOptions) -> Description {
-    let endpoint = |interval| Endpoint {
-        address: STATUS_CHANGE,
-        transfer_type: TransferType::Interrupt,
-        max_packet: bitmap_len(options.ports) as u16,
-        interval,
+    let endpoint = |interval| {
+        Endpoint::new(
+            STATUS_CHANGE,
+            TransferType::Interrupt,
+            bitmap_len(options.ports) as u16,
+            interval,
+        )
     };
     let interface = |alternate, protocol, interval| Interface {
         alternate,

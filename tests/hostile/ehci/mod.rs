@@ -77,12 +77,12 @@ fn streaming() -> Rig {
     let (mut scripted, controls) = Scripted::new(Speed::High);
     if let Speeds::High { high, .. } = &mut scripted.description_mut().speeds {
         for address in [EndpointAddress::out(4), EndpointAddress::r#in(4)] {
-            high[0].interfaces[0].endpoints.push(Endpoint {
+            high[0].interfaces[0].endpoints.push(Endpoint::new(
                 address,
-                transfer_type: TransferType::Isochronous,
-                max_packet: 0x1400,
-                interval: 1,
-            });
+                TransferType::Isochronous,
+                0x1400,
+                1,
+            ));
         }
     }
     ports[0].attach(Box::new(scripted)).map_err(|refused| refused.reason).unwrap();
