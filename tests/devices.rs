@@ -12,6 +12,7 @@ use driver::host::{HostDriver, Pipe, TransferError};
 use driver::machine::Machine;
 use driver::mass_storage::{CommandStatus, Data, DiskError, MassStorage, Sense, ten};
 use driver::ohci::OhciDriver;
+use driver::uas::{Answer, Uas};
 use vm_usb::devices::faulty::{Faulty, Odds};
 use vm_usb::devices::hid::{Button, Key, Keyboard, Tablet};
 use vm_usb::devices::loopback::{Loopback, Pattern};
@@ -100,6 +101,39 @@ fn a_disk_is_read_and_written() {
             assert!(disk.contents() == expected, "{bus:?}: {lba}+{blocks}");
         }
         assert!(good(bus, driver.read(host, 0, 256 * BLOCK, BLOCK)) == expected, "{bus:?}");
+    }
+}
+
+#[test]
+fn a_disk_is_read_and_written_over_uas() {
+    for bus in BUSES {
+        let disk = RamDisk::new(pattern(256 * BLOCK), BlockSize::B512);
+        let (mut host, enumerated) =
+            bus.start(Storage::new(disk.clone(), Serial::from_name("disk")));
+        let host = &mut *host;
+        let mut driver = good(bus, Uas::bind(host, &enumerated)).unwrap();
+        good(bus, driver.start(host));
+        let mut expected = pattern(256 * BLOCK);
+        for (lba, blocks) in [(0, 1), (255, 1), (7, 9), (100, 150)] {
+            let data: Vec<_> = (0..blocks * BLOCK).map(|at| (at * 13 / 5) as u8).collect();
+            good(bus, driver.scsi(host, &ten(0x2a, lba as u32, blocks), Data::Out(&data)));
+            expected[lba * BLOCK..][..data.len()].copy_from_slice(&data);
+        }
+        assert!(disk.contents() == expected, "{bus:?}");
+        // Two reads and what does not fit their room, queued before the first has ended.
+        let first = good(bus, driver.queue(host, &ten(0x28, 0, 200)));
+        let second = good(bus, driver.queue(host, &ten(0x28, 200, 56)));
+        let inquiry = good(bus, driver.queue(host, &[0x12, 1, 0xb0, 0, 255, 0]));
+        assert_eq!(good(bus, driver.answer(host)), Answer::ReadReady(first), "{bus:?}");
+        let mut read = good(bus, host.receive(&driver.input, 200 * BLOCK));
+        assert_eq!(good(bus, driver.answer(host)), Answer::Good(first), "{bus:?}");
+        assert_eq!(good(bus, driver.answer(host)), Answer::ReadReady(second), "{bus:?}");
+        read.extend(good(bus, host.receive(&driver.input, 56 * BLOCK)));
+        assert!(read == expected, "{bus:?}");
+        assert_eq!(good(bus, driver.answer(host)), Answer::Good(second), "{bus:?}");
+        assert_eq!(good(bus, driver.answer(host)), Answer::ReadReady(inquiry), "{bus:?}");
+        assert_eq!(good(bus, host.receive(&driver.input, 255)).len(), 64, "{bus:?}");
+        assert_eq!(good(bus, driver.answer(host)), Answer::Good(inquiry), "{bus:?}");
     }
 }
 

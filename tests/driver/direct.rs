@@ -39,6 +39,11 @@ impl DirectHost {
         }
     }
 
+    /// The driver goes on where that of `other` stopped.
+    pub fn adopt_toggles(&mut self, other: &Self) {
+        self.toggles = other.toggles.clone();
+    }
+
     /// One transfer to `pipe` as a controller would offer it.
     pub fn transact(&mut self, pipe: &Pipe, pid: Pid, buffer: &mut Vec<u8>) -> Outcome {
         let key = (pipe.device.address, pipe.endpoint);

@@ -19,3 +19,4 @@ pub mod ohci;
 pub mod recorder;
 pub mod scripted;
 pub mod tokens;
+pub mod uas;

@@ -1,11 +1,13 @@
-//! A disk behind a bus without any controller: the bulk-only transport and its SCSI commands, as a
-//! driver meets them.
+//! A disk behind a bus without any controller: its two transports and its SCSI commands, as a driver
+//! meets them.
 
 #[path = "../driver/mod.rs"]
 mod driver;
 
 mod commands;
+mod moody;
 mod properties;
 mod recovery;
 mod rig;
 mod thirteen_cases;
+mod uas;

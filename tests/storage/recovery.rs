@@ -1,17 +1,16 @@
 //! What goes wrong on the way, and how driver and disk find each other again.
 
 use std::io;
-use std::ops::Range;
-use std::sync::{Arc, Mutex};
 
 use vm_usb::devices::faulty::{Faulty, Odds};
-use vm_usb::devices::storage::{BlockSize, Medium, RamDisk, Serial, Storage};
-use vm_usb::usb::{Buffer, Outcome, Pid, Speed};
+use vm_usb::devices::storage::{BlockSize, RamDisk, Serial, Storage};
+use vm_usb::usb::{Outcome, Pid, Speed};
 
 use crate::driver::direct::DirectHost;
 use crate::driver::enumerate::{clear_halt, enumerate};
 use crate::driver::host::{HostDriver, TransferError};
 use crate::driver::mass_storage::{CommandStatus, Data, DiskError, MassStorage, Sense, ten};
+use crate::moody::Moody;
 use crate::rig::{BLOCK, pattern, rig};
 
 #[test]
@@ -156,60 +155,6 @@ fn a_driver_that_recovers_gets_every_byte_across_a_bad_bus() {
         }
         assert!(disk.contents() == expected, "seed {seed}");
         assert!(injected.count() > 100, "seed {seed}: only {} faults", injected.count());
-    }
-}
-
-/// A medium whose calls fail when told to, and that counts its flushes.
-#[derive(Clone, Default)]
-struct Moody {
-    mood: Arc<Mutex<Mood>>,
-}
-
-#[derive(Default)]
-struct Mood {
-    fails_at: Option<(u64, io::ErrorKind)>,
-    flushes: u32,
-}
-
-impl Moody {
-    fn fail_at(&self, offset: u64, kind: io::ErrorKind) {
-        self.mood.lock().unwrap().fails_at = Some((offset, kind));
-    }
-
-    fn calm_down(&self) {
-        self.mood.lock().unwrap().fails_at = None;
-    }
-
-    fn flushes(&self) -> u32 {
-        self.mood.lock().unwrap().flushes
-    }
-
-    fn touch(&self, offset: u64, len: usize) -> io::Result<()> {
-        match self.mood.lock().unwrap().fails_at {
-            Some((at, kind)) if (offset..offset + len as u64).contains(&at) => Err(kind.into()),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Medium for Moody {
-    fn blocks(&self) -> u64 {
-        64
-    }
-
-    fn read(&mut self, at: u64, buffer: &mut dyn Buffer, range: Range<usize>) -> io::Result<()> {
-        self.touch(at, range.len())?;
-        buffer.write(range.start, &vec![0x11; range.len()]);
-        Ok(())
-    }
-
-    fn write(&mut self, at: u64, _from: &mut dyn Buffer, range: Range<usize>) -> io::Result<()> {
-        self.touch(at, range.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.mood.lock().unwrap().flushes += 1;
-        self.touch(0, 1)
     }
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::unit::{CheckCondition, Sink, Source, Unit, Work};
+use super::unit::{CheckCondition, Queueing, Sink, Source, Unit, Work};
 use crate::usb::{Outcome, Status, Transfer};
 
 /// `dCBWSignature`.
@@ -137,11 +137,11 @@ enum Stage {
 /// The transport's state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Transport {
+pub(super) struct BulkOnly {
     stage: Stage,
 }
 
-impl Transport {
+impl BulkOnly {
     pub(super) fn new() -> Self {
         Self { stage: Stage::Command }
     }
@@ -229,7 +229,7 @@ fn command(unit: &mut Unit, transfer: &mut Transfer<'_>) -> (Stage, Outcome) {
         residue: wrapper.data_transfer_length.get().into(),
         status: CommandStatus::Passed,
     };
-    let work = unit.begin(wrapper.lun, wrapper.command_block());
+    let work = unit.begin(wrapper.lun, wrapper.command_block(), Queueing::None);
     let stage = thirteen_cases(wrapper.expectation(), work, reply);
     (stage, Outcome::complete(CBW_LEN))
 }

@@ -2,6 +2,7 @@
 
 use super::Serial;
 use super::sense::Sense;
+use super::unit::Queueing;
 
 /// T10 vendor identification, space filled.
 const VENDOR: &[u8; 8] = b"VM-USB  ";
@@ -32,9 +33,13 @@ pub(super) const MAX_UNMAP_DESCRIPTORS: usize = 256;
 ///
 /// The medium is not removable (RMB is 0): a guest then neither polls for medium changes nor treats
 /// the disk as a floppy without partitions.
-pub(super) fn standard() -> Vec<u8> {
+pub(super) fn standard(queueing: Queueing) -> Vec<u8> {
+    let cmd_que = match queueing {
+        Queueing::None => 0x00,
+        Queueing::Tagged => 0x02,
+    };
     // A connected direct access block device, fixed; SPC-4; response data format 2; 31 more bytes.
-    let mut bytes = vec![0x00, 0x00, 0x06, 0x02, 31, 0, 0, 0];
+    let mut bytes = vec![0x00, 0x00, 0x06, 0x02, 31, 0, 0, cmd_que];
     bytes.extend(VENDOR);
     bytes.extend(PRODUCT);
     bytes.extend(REVISION);

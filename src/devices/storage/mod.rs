@@ -1,10 +1,14 @@
-//! A disk: USB mass storage, bulk-only transport, SCSI commands.
+//! A disk: USB mass storage, SCSI commands.
 //!
 //! [`Storage`] puts a [`Medium`] on the bus at full or high speed. Data goes straight between the
 //! medium and the guest's pages.
 //!
 //! What it implements:
-//! * the Bulk-Only Transport 1.0 with all thirteen cases of its section 6.7 and Reset Recovery;
+//! * the Bulk-Only Transport 1.0 with all thirteen cases of its section 6.7 and Reset Recovery, as
+//!   alternate setting 0;
+//! * USB Attached SCSI (UAS) without streams, as alternate setting 1: a queue of 64 commands, carried
+//!   out one at a time, and the task management functions ABORT TASK, ABORT TASK SET, CLEAR TASK SET,
+//!   LOGICAL UNIT RESET, I_T NEXUS RESET, QUERY TASK and QUERY TASK SET;
 //! * one logical unit with these commands of SPC-4 and SBC-3: INQUIRY with vital product data, TEST
 //!   UNIT READY, REQUEST SENSE, REPORT LUNS, MODE SENSE (6, 10), START STOP UNIT, PREVENT ALLOW MEDIUM
 //!   REMOVAL, READ CAPACITY (10, 16), READ and WRITE (6, 10, 12, 16) with FUA, VERIFY (10, 12, 16)
@@ -14,13 +18,25 @@
 //! What it does not: MODE SELECT, persistent reservations, protection information, ejecting. The
 //! medium is fixed, not removable.
 //!
-//! # Choices where the transport leaves one
+//! # Choices where bulk-only leaves one
 //! * Data that ends early on Bulk-In ends with a short packet and a STALL, not with fill bytes.
 //! * Data that the command does not want on Bulk-Out is accepted and dropped: hosts without STALL
 //!   recovery get their status all the same.
 //! * A wrapper with reserved bits set, or a command length other than 1 to 16, is treated like one
 //!   that is not valid; one for another logical unit than 0 fails with LOGICAL UNIT NOT SUPPORTED.
 //! * On a phase error nothing of the command is carried out.
+//!
+//! # Choices where UAS leaves one
+//! * Commands are carried out in the order of their arrival, those with HEAD OF QUEUE before the others
+//!   that wait. The next one's READ READY or WRITE READY comes as soon as the last one has ended.
+//! * A read that fails ends its data early with a short packet, a write that fails takes the rest of its
+//!   data and drops it; then the status says why. No pipe is ever halted: common drivers clear no halt
+//!   but with a reset of the device.
+//! * An information unit that makes no sense is answered with a RESPONSE, INVALID INFORMATION UNIT. A tag
+//!   that is in use ends all commands, and the answer is OVERLAPPED TAG ATTEMPTED.
+//! * A command to another logical unit than 0 fails with LOGICAL UNIT NOT SUPPORTED.
+//!
+//! # Both
 //! * After the disk was plugged in or reset, the first command that is not INQUIRY, REPORT LUNS or
 //!   REQUEST SENSE reports a unit attention.
 
@@ -31,6 +47,7 @@ mod medium;
 mod mode;
 mod sense;
 mod serial;
+mod uas;
 mod unit;
 
 pub use medium::{BlockSize, Medium, RamDisk};
@@ -38,7 +55,8 @@ pub use serial::{Serial, SerialError};
 
 use serde::{Deserialize, Serialize};
 
-use self::bulk_only::Transport;
+use self::bulk_only::BulkOnly;
+use self::uas::Uas;
 use self::unit::{Unit, UnitState};
 use crate::snapshot::{RestoreError, SaveError, State};
 use crate::time::Time;
@@ -47,17 +65,33 @@ use crate::usb::{
     Outcome, Recipient, RequestType, SetupPacket, Speeds, Status, Transfer, UsbDevice,
 };
 
-/// Bulk-In.
+/// Bulk-In, and the data-in pipe of UAS.
 const IN: EndpointAddress = EndpointAddress::r#in(1);
-/// Bulk-Out.
+/// Bulk-Out, and the data-out pipe of UAS.
 const OUT: EndpointAddress = EndpointAddress::out(2);
+/// The status pipe of UAS.
+const STATUS: EndpointAddress = EndpointAddress::r#in(3);
+/// The command pipe of UAS.
+const COMMAND: EndpointAddress = EndpointAddress::out(4);
 /// Mass storage, SCSI transparent command set, bulk-only transport.
-const CLASS: [u8; 3] = [0x08, 0x06, 0x50];
+const BULK_ONLY: [u8; 3] = [0x08, 0x06, 0x50];
+/// `bAlternateSetting` with UAS; 0 is bulk-only.
+const UAS_ALTERNATE: u8 = 1;
 
 /// Class requests (Bulk-Only Transport 1.0, 3).
 mod class_request {
     pub(super) const BULK_ONLY_MASS_STORAGE_RESET: u8 = 0xff;
     pub(super) const GET_MAX_LUN: u8 = 0xfe;
+}
+
+/// Which transports a disk offers; the host chooses one by the alternate setting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transports {
+    /// Bulk-only, which every guest and every firmware knows, and UAS.
+    #[default]
+    BulkOnlyAndUas,
+    /// Bulk-only.
+    BulkOnly,
 }
 
 /// A disk.
@@ -67,10 +101,48 @@ pub struct Storage {
     unit: Unit,
     transport: Transport,
     notifier: Option<Notifier>,
-    /// The host was told that Bulk-In would announce its data.
-    in_parked: bool,
-    /// The same for Bulk-Out.
-    out_parked: bool,
+    /// Endpoints, a bit for each, of which the host was told that they would announce themselves.
+    parked: u32,
+}
+
+/// The transport that the host has chosen.
+#[derive(Debug)]
+enum Transport {
+    BulkOnly(BulkOnly),
+    Uas(Uas),
+}
+
+impl Transport {
+    fn transfer(
+        &mut self,
+        unit: &mut Unit,
+        endpoint: EndpointAddress,
+        transfer: &mut Transfer<'_>,
+    ) -> Outcome {
+        match (self, endpoint) {
+            (Self::BulkOnly(transport), IN) => transport.bulk_in(unit, transfer),
+            (Self::BulkOnly(transport), OUT) => transport.bulk_out(unit, transfer),
+            (Self::Uas(transport), COMMAND) => transport.command(unit, transfer),
+            (Self::Uas(transport), STATUS) => transport.status(unit, transfer),
+            (Self::Uas(transport), IN) => transport.data_in(unit, transfer),
+            (Self::Uas(transport), OUT) => transport.data_out(unit, transfer),
+            // The transport has no such endpoint.
+            _ => Outcome::STALL,
+        }
+    }
+
+    /// Whether the endpoint would do anything but NAK now.
+    fn answers(&self, endpoint: EndpointAddress) -> bool {
+        match (self, endpoint) {
+            (Self::BulkOnly(transport), IN) => transport.answers_in(),
+            (Self::BulkOnly(transport), OUT) => transport.answers_out(),
+            (Self::Uas(transport), COMMAND) => transport.takes_commands(),
+            (Self::Uas(transport), STATUS) => transport.has_answers(),
+            (Self::Uas(transport), IN) => transport.has_data(),
+            (Self::Uas(transport), OUT) => transport.takes_data(),
+            _ => true,
+        }
+    }
 }
 
 /// Name of a disk's form in a snapshot.
@@ -81,31 +153,51 @@ const KIND: &str = "disk";
 #[serde(deny_unknown_fields)]
 struct StorageState {
     unit: UnitState,
-    stage: Transport,
+    /// That of the bulk-only transport, if it is the one in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stage: Option<BulkOnly>,
+    /// That of UAS, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uas: Option<Uas>,
 }
 
 impl Storage {
     /// A disk that keeps its blocks in `medium`.
     pub fn new(medium: impl Medium + 'static, serial: Serial) -> Self {
+        Self::with_transports(medium, serial, Transports::default())
+    }
+
+    /// A disk that offers these transports.
+    pub fn with_transports(
+        medium: impl Medium + 'static,
+        serial: Serial,
+        transports: Transports,
+    ) -> Self {
         Self {
-            description: description(&serial),
+            description: description(&serial, transports),
             unit: Unit::new(Box::new(medium), serial),
-            transport: Transport::new(),
+            transport: Transport::BulkOnly(BulkOnly::new()),
             notifier: None,
-            in_parked: false,
-            out_parked: false,
+            parked: 0,
         }
     }
 
-    /// Tells the host of an endpoint that it parked and that has something to say now.
+    /// Begins anew with the transport of an alternate setting.
+    fn choose(&mut self, alternate: u8) {
+        self.transport = match alternate {
+            UAS_ALTERNATE => Transport::Uas(Uas::new()),
+            _ => Transport::BulkOnly(BulkOnly::new()),
+        };
+        self.parked = 0;
+    }
+
+    /// Tells the host of the endpoints that it parked and that have something to say now.
     fn announce(&mut self) {
-        let in_ready = self.in_parked && self.transport.answers_in();
-        let out_ready = self.out_parked && self.transport.answers_out();
-        self.in_parked &= !in_ready;
-        self.out_parked &= !out_ready;
-        if let Some(notifier) = &self.notifier {
-            for (endpoint, ready) in [(IN, in_ready), (OUT, out_ready)] {
-                if ready {
+        for endpoint in [IN, OUT, STATUS, COMMAND] {
+            let bit = 1 << endpoint.index();
+            if self.parked & bit != 0 && self.transport.answers(endpoint) {
+                self.parked &= !bit;
+                if let Some(notifier) = &self.notifier {
                     notifier.ready(endpoint);
                 }
             }
@@ -126,9 +218,11 @@ impl UsbDevice for Storage {
         if value == 0 {
             self.unit.reset();
         }
-        self.transport.reset();
-        self.in_parked = false;
-        self.out_parked = false;
+        self.choose(0);
+    }
+
+    fn interface_selected(&mut self, _interface: u8, alternate: u8) {
+        self.choose(alternate);
     }
 
     fn control(&mut self, request: &SetupPacket, data: &mut Vec<u8>) -> Control {
@@ -136,9 +230,13 @@ impl UsbDevice for Storage {
             && request.recipient() == Recipient::Interface
             && request.index() == 0
             && request.value() == 0;
+        let Transport::BulkOnly(transport) = &mut self.transport else {
+            // UAS has no requests of its own.
+            return Control::Stall;
+        };
         match (request.b_request, request.direction(), request.length()) {
             (class_request::BULK_ONLY_MASS_STORAGE_RESET, Direction::Out, 0) if addressed => {
-                self.transport.reset();
+                transport.reset();
                 self.announce();
                 Control::Done
             }
@@ -151,16 +249,11 @@ impl UsbDevice for Storage {
     }
 
     fn transfer(&mut self, endpoint: EndpointAddress, transfer: &mut Transfer<'_>) -> Outcome {
-        let outcome = if endpoint.is_in() {
-            self.transport.bulk_in(&mut self.unit, transfer)
-        } else {
-            self.transport.bulk_out(&mut self.unit, transfer)
-        };
-        let parked = matches!(outcome.status, Status::Nak(_));
-        if endpoint.is_in() {
-            self.in_parked = parked;
-        } else {
-            self.out_parked = parked;
+        let outcome = self.transport.transfer(&mut self.unit, endpoint, transfer);
+        let bit = 1 << endpoint.index();
+        match outcome.status {
+            Status::Nak(_) => self.parked |= bit,
+            _ => self.parked &= !bit,
         }
         self.announce();
         outcome
@@ -174,24 +267,38 @@ impl UsbDevice for Storage {
             transport,
             notifier: _,
             // The host asks again.
-            in_parked: _,
-            out_parked: _,
+            parked: _,
         } = self;
-        State::of(KIND, &StorageState { unit: unit.save(), stage: transport.clone() })
+        let (stage, uas) = match transport {
+            Transport::BulkOnly(transport) => (Some(transport.clone()), None),
+            Transport::Uas(transport) => (None, Some(transport.clone())),
+        };
+        State::of(KIND, &StorageState { unit: unit.save(), stage, uas })
     }
 
     fn restore(&mut self, state: &State, _now: Time) -> Result<(), RestoreError> {
-        let StorageState { unit, stage } = state.to(KIND)?;
+        let StorageState { unit, stage, uas } = state.to(KIND)?;
         self.unit.restore(&unit)?;
-        RestoreError::check(stage.is_possible(&self.unit), "no command is at such a stage")?;
-        self.transport = stage;
-        self.in_parked = false;
-        self.out_parked = false;
+        let (transport, possible) = match (stage, uas) {
+            (Some(stage), None) => {
+                let possible = stage.is_possible(&self.unit);
+                (Transport::BulkOnly(stage), possible)
+            }
+            (None, Some(uas)) => {
+                let possible = uas.is_possible(&self.unit);
+                (Transport::Uas(uas), possible)
+            }
+            _ => (Transport::BulkOnly(BulkOnly::new()), false),
+        };
+        RestoreError::check(possible, "no command is at such a stage")?;
+        self.transport = transport;
+        self.parked = 0;
         Ok(())
     }
 }
 
-fn description(serial: &Serial) -> Description {
+fn description(serial: &Serial, transports: Transports) -> Description {
+    let at = |max_packet| vec![configuration(max_packet, transports)];
     Description {
         // A test identity that no driver has quirks for.
         vendor: 0x1209,
@@ -202,14 +309,18 @@ fn description(serial: &Serial) -> Description {
         manufacturer: "vm-usb".into(),
         name: "Disk".into(),
         serial: serial.as_str().into(),
-        speeds: Speeds::High { high: vec![configuration(512)], full: vec![configuration(64)] },
+        speeds: Speeds::High { high: at(512), full: at(64) },
     }
 }
 
-fn configuration(max_packet: u16) -> Configuration {
-    Configuration::only(Interface {
-        class: CLASS,
+fn configuration(max_packet: u16, transports: Transports) -> Configuration {
+    let mut configuration = Configuration::only(Interface {
+        class: BULK_ONLY,
         endpoints: [IN, OUT].map(|address| Endpoint::bulk(address, max_packet)).to_vec(),
         ..Interface::default()
-    })
+    });
+    if transports == Transports::BulkOnlyAndUas {
+        configuration.interfaces.push(uas::interface(max_packet));
+    }
+    configuration
 }

@@ -17,6 +17,15 @@ use crate::usb::Buffer;
 /// Bytes that VERIFY and WRITE SAME move at once through a buffer of ours.
 const SCRATCH: usize = 64 << 10;
 
+/// How many commands a transport lets the host send at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queueing {
+    /// One.
+    None,
+    /// Many, told apart by their tags.
+    Tagged,
+}
+
 /// CHECK CONDITION: the command failed, and the unit keeps the sense data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CheckCondition;
@@ -41,6 +50,9 @@ pub(super) enum Source {
         #[serde(with = "hex::serde")]
         bytes: Vec<u8>,
         sent: usize,
+        /// The host has room for more.
+        #[serde(default)]
+        short: bool,
     },
     /// The medium.
     Medium(Run),
@@ -90,9 +102,14 @@ impl Source {
     /// Bytes that are still to be sent.
     pub(super) fn left(&self) -> u64 {
         match self {
-            Self::Answer { bytes, sent } => bytes.len().saturating_sub(*sent) as u64,
+            Self::Answer { bytes, sent, .. } => bytes.len().saturating_sub(*sent) as u64,
             Self::Medium(run) => run.left,
         }
+    }
+
+    /// Whether the command allows for more bytes than there are.
+    pub(super) fn is_short(&self) -> bool {
+        matches!(self, Self::Answer { short: true, .. })
     }
 }
 
@@ -150,9 +167,19 @@ impl Unit {
     }
 
     /// Carries a command out as far as is possible without its data.
-    pub(super) fn begin(&mut self, lun: u8, cdb: &[u8]) -> Result<Work, CheckCondition> {
-        let work = self.dispatch(lun, cdb);
+    pub(super) fn begin(
+        &mut self,
+        lun: u8,
+        cdb: &[u8],
+        queueing: Queueing,
+    ) -> Result<Work, CheckCondition> {
+        let work = self.dispatch(lun, cdb, queueing);
         work.map_err(|sense| self.fail(sense))
+    }
+
+    /// Why the last command failed, for a transport that says so at once.
+    pub(super) fn take_sense(&mut self) -> Sense {
+        std::mem::replace(&mut self.sense, Sense::NONE)
     }
 
     fn fail(&mut self, sense: Sense) -> CheckCondition {
@@ -160,15 +187,17 @@ impl Unit {
         CheckCondition
     }
 
-    fn dispatch(&mut self, lun: u8, cdb: &[u8]) -> Result<Work, Sense> {
-        let last = std::mem::replace(&mut self.sense, Sense::NONE);
+    fn dispatch(&mut self, lun: u8, cdb: &[u8], queueing: Queueing) -> Result<Work, Sense> {
+        let last = self.take_sense();
         if lun != 0 {
             return Err(Sense::LOGICAL_UNIT_NOT_SUPPORTED);
         }
         let command = Command::decode(cdb);
         // These three are carried out whatever the state of the unit (SAM-4, 5.14).
         match command {
-            Ok(Command::Inquiry { page, allocation }) => return self.inquiry(page, allocation),
+            Ok(Command::Inquiry { page, allocation }) => {
+                return self.inquiry(page, allocation, queueing);
+            }
             Ok(Command::ReportLuns { select, allocation }) => {
                 return report_luns(select, allocation);
             }
@@ -237,7 +266,7 @@ impl Unit {
         count: usize,
     ) -> Result<(), CheckCondition> {
         match source {
-            Source::Answer { bytes, sent } => {
+            Source::Answer { bytes, sent, .. } => {
                 let end = sent.saturating_add(count);
                 buffer.write(0, bytes.get(*sent..end).unwrap_or_default());
                 *sent = end;
@@ -345,9 +374,14 @@ impl Unit {
         Ok(run)
     }
 
-    fn inquiry(&self, page: Option<u8>, allocation: u64) -> Result<Work, Sense> {
+    fn inquiry(
+        &self,
+        page: Option<u8>,
+        allocation: u64,
+        queueing: Queueing,
+    ) -> Result<Work, Sense> {
         let bytes = match page {
-            None => inquiry::standard(),
+            None => inquiry::standard(queueing),
             Some(page) => inquiry::vital_product_data(page, &self.serial, self.can_discard())?,
         };
         Ok(answer(bytes, allocation))
@@ -368,7 +402,8 @@ impl Unit {
         let last = u32::try_from(last).unwrap_or(u32::MAX);
         let mut bytes = last.to_be_bytes().to_vec();
         bytes.extend(self.medium.block_size().bytes().to_be_bytes());
-        Ok(answer(bytes, u64::MAX))
+        let allocation = bytes.len() as u64;
+        Ok(answer(bytes, allocation))
     }
 
     fn read_capacity_16(&self, allocation: u64) -> Result<Work, Sense> {
@@ -516,9 +551,9 @@ fn be(bytes: &[u8]) -> u64 {
 /// `bytes`, as many as the host allocated room for.
 fn answer(mut bytes: Vec<u8>, allocation: u64) -> Work {
     bytes.truncate(usize::try_from(allocation).unwrap_or(usize::MAX));
-    match bytes.is_empty() {
-        true => Work::Done,
-        false => Work::Send(Source::Answer { bytes, sent: 0 }),
+    match bytes.len() as u64 {
+        0 => Work::Done,
+        len => Work::Send(Source::Answer { bytes, sent: 0, short: len < allocation }),
     }
 }
 

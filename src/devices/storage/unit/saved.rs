@@ -61,7 +61,7 @@ impl Unit {
     /// Whether `source` is one that a command can have led to.
     pub(in super::super) fn can_send(&self, source: &Source) -> bool {
         match source {
-            Source::Answer { bytes, sent } => *sent < bytes.len(),
+            Source::Answer { bytes, sent, .. } => *sent < bytes.len(),
             Source::Medium(run) => self.has(run),
         }
     }
