@@ -3,10 +3,8 @@
 /// Identification registers of a function.
 ///
 /// Drivers bind to these controllers by class. The ids matter all the same: drivers keep lists of chips
-/// whose faults they work around, and a model must not be taken for one of them. Those of
-/// [`ohci`](Self::ohci) and [`ehci`](Self::ehci) are from 1AF4:10F0 to 10FF, the range that its owner
-/// sets aside for experiments without registration; no driver has a quirk for them. A product should
-/// put its own here.
+/// whose faults they work around, and of those they need not watch. A product may put its own here, with
+/// [`with_id`](Self::with_id).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Vendor id; the subsystem vendor id too.
@@ -25,7 +23,8 @@ pub struct Identity {
 const USB: [u8; 2] = [0x0c, 0x03];
 
 impl Identity {
-    /// An OHCI controller: class 0C0310, 1AF4:10F0.
+    /// An OHCI controller: class 0C0310, 1AF4:10F0, from the range 1AF4:10F0 to 10FF that its owner sets
+    /// aside for experiments without registration. No driver has a quirk for it.
     pub const fn ohci() -> Self {
         Self {
             vendor: 0x1af4,
@@ -36,16 +35,29 @@ impl Identity {
         }
     }
 
-    /// An EHCI controller: class 0C0320, 1AF4:10F1, with SBRN, FLADJ, PORTWAKECAP and the legacy
-    /// support capability.
+    /// An EHCI controller: class 0C0320, 8086:24CD (82801DB, ICH4), with SBRN, FLADJ, PORTWAKECAP and the
+    /// legacy support capability.
+    ///
+    /// Linux looks after the transfers of an EHCI ten times a second unless its vendor is one of a few
+    /// that are known to report all of them, of which this is one; it has no quirk for this chip. Of this
+    /// library's own, for those who prefer it, is 1AF4:10F1, from the same range as that of
+    /// [`ohci`](Self::ohci).
     pub const fn ehci() -> Self {
         Self {
-            vendor: 0x1af4,
-            device: 0x10f1,
+            vendor: 0x8086,
+            device: 0x24cd,
             revision: 1,
             class: [USB[0], USB[1], 0x20],
             ehci_registers: true,
         }
+    }
+
+    /// The same with other ids. FFFFh is no vendor: it is what nobody answers with.
+    #[must_use]
+    pub const fn with_id(mut self, vendor: u16, device: u16) -> Self {
+        self.vendor = vendor;
+        self.device = device;
+        self
     }
 }
 

@@ -30,6 +30,9 @@ impl InterruptLine for NoLine {
     fn message(&mut self, _address: u64, _data: u32) {}
 }
 
+/// What an EHCI controller said it was on PCI when version 1 was new.
+const EHCI: Identity = Identity::ehci().with_id(0x1af4, 0x10f1);
+
 type Function<C> = PciFunction<GuestMemoryMmap, C, NoLine>;
 
 fn function<C: Kind + HostController<GuestMemoryMmap>>(
@@ -83,7 +86,7 @@ fn a_machine_that_version_1_saved_is_restored() {
     if std::env::var_os("WRITE_GOLDEN").is_some() {
         write_golden();
     }
-    let (mut ehci, topology) = new_machine::<Ehci>(Identity::ehci());
+    let (mut ehci, topology) = new_machine::<Ehci>(EHCI);
     restores("ehci.json", &mut ehci, &topology);
     let (mut ohci, topology) = new_machine::<Ohci>(Identity::ohci());
     restores("ohci.json", &mut ohci, &topology);
@@ -98,7 +101,7 @@ fn write_golden() {
     let (mut host, topology) = used(&Media::default(), 1, EhciDriver::new);
     let now = host.machine.now;
     let controller = std::mem::replace(&mut host.machine.controller, Ehci::wired(&[]));
-    let mut ehci = function(Identity::ehci(), controller);
+    let mut ehci = function(EHCI, controller);
     ehci.config_write(&host.machine.memory, now, 4, &[6]);
     ehci.config_write(&host.machine.memory, now, 0x72, &[1]);
     write("ehci.json", &save(&ehci, &topology.ports, now));

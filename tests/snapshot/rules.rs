@@ -189,7 +189,7 @@ fn a_restored_function_drives_its_line_as_the_old_one_did_and_sends_nothing_twic
             error.unwrap_err().to_string(),
             format!(
                 "ohci: the snapshot has function 1af4:10f0 of class 0c0310, revision 01, the machine \
-                 has function 1af4:10f1 of class 0c0320, revision 01{TAIL}"
+                 has function 8086:24cd of class 0c0320, revision 01{TAIL}"
             )
         );
     }

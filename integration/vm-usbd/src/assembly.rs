@@ -266,7 +266,7 @@ fn server(
         }
     };
     if let Some(PciId { vendor, device }) = options.pci_id {
-        (identity.vendor, identity.device) = (vendor, device);
+        identity = identity.with_id(vendor, device);
     }
     let placement = Placement { multi_function: ports.shared, ..Placement::default() };
     let listener = Listener::new(&options.socket)

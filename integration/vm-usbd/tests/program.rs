@@ -219,7 +219,7 @@ fn ehci_is_of_revision_1_1_if_asked_to_be() {
 fn a_controller_says_on_pci_what_it_is_told_to() {
     let folder = Folder::new("pci-id");
     let socket = folder.path("e.sock");
-    let arguments = format!("--controller ehci,id=e0,socket={},pci-id=8086:24cd", socket.display());
+    let arguments = format!("--controller ehci,id=e0,socket={},pci-id=1af4:10f1", socket.display());
     let _server = Running::start(&arguments, &[&socket]);
     let mut client = vfio_user::Client::new(&socket).unwrap();
     let mut read = |offset| {
@@ -227,9 +227,9 @@ fn a_controller_says_on_pci_what_it_is_told_to() {
         client.region_read(CONFIG, offset, &mut bytes).unwrap();
         bytes
     };
-    assert_eq!(read(0), [0x86, 0x80, 0xcd, 0x24]);
+    assert_eq!(read(0), [0xf4, 0x1a, 0xf1, 0x10]);
     assert_eq!(read(8)[1..], [0x20, 0x03, 0x0c], "an EHCI all the same");
-    assert_eq!(read(0x2c), [0x86, 0x80, 0xcd, 0x24], "its subsystem");
+    assert_eq!(read(0x2c), [0xf4, 0x1a, 0xf1, 0x10], "its subsystem");
 }
 
 #[test]

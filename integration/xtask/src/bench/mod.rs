@@ -35,7 +35,7 @@ const fn amounts(kind: Kind) -> Amounts {
 const NOTE: &str = "QEMU's pci-ohci stops with an unrecoverable error on 1 MiB writes, so they are not measured. \
     Extra wakeups are those of QEMU and vm-usbd over the same guest while no controller has a driver, with an open and \
     idle tablet on EHCI and qemu-xhci and a keyboard on OHCI, which is then closed and suspended with its bus; of an \
-    EHCI with another PCI id than QEMU's, Linux itself wakes up ten times a second to look after the transfers; \
+    EHCI whose PCI id it does not know, Linux itself looks after the transfers ten times a second; \
     qemu-xhci serves the same disk at SuperSpeed.\n";
 
 /// Measures, prints the table, and puts it into `write` between its markers when that is given.

@@ -107,7 +107,7 @@ pub(crate) fn table(title: &str, readings: &Readings, idle: &[Extra]) -> String 
     }
     let rows = [
         (Kind::Ehci, Use::Open, "extra wakeups when idle"),
-        (Kind::Ehci, Use::OpenTrusted, "the same with the PCI id of QEMU's"),
+        (Kind::Ehci, Use::OpenUnknown, "the same with an id Linux does not know"),
         (Kind::Ohci, Use::Open, "extra wakeups when idle"),
         (Kind::Ohci, Use::Suspended, "extra wakeups when suspended"),
     ];
@@ -115,16 +115,15 @@ pub(crate) fn table(title: &str, readings: &Readings, idle: &[Extra]) -> String 
         let of = |kind, maker, used| {
             idle.iter().find(|one| (one.kind, one.maker, one.used) == (kind, maker, used))
         };
-        // QEMU's has that id anyway.
-        let theirs = if used == Use::OpenTrusted { Use::Open } else { used };
-        let ours = of(kind, Maker::Ours, used);
-        let Some((ours, qemus)) = ours.zip(of(kind, Maker::Qemu, theirs)) else {
+        let Some(ours) = of(kind, Maker::Ours, used) else {
             continue;
         };
-        let xhci = of(Kind::Xhci, Maker::Qemu, theirs).map(|extra| extra.all);
+        let qemus = of(kind, Maker::Qemu, used).map(|extra| extra.all);
+        let xhci = of(Kind::Xhci, Maker::Qemu, used).map(|extra| extra.all);
         // What is less than one a second is noise, and not to be divided by.
-        let ratio = (ours.all >= 1.0 && qemus.all >= 1.0).then(|| qemus.all / ours.all);
-        row(&mut text, kind, name, [Some(ours.all), Some(qemus.all), xhci], ("/s", 0), ratio);
+        let ratio = qemus.filter(|qemus| ours.all.min(*qemus) >= 1.0);
+        let ratio = ratio.map(|qemus| qemus / ours.all);
+        row(&mut text, kind, name, [Some(ours.all), qemus, xhci], ("/s", 0), ratio);
         let own = [Some(ours.server), None, None];
         row(&mut text, kind, "of these, vm-usbd's own", own, ("/s", 0), None);
     }
@@ -140,11 +139,19 @@ fn row(
     ratio: Option<f64>,
 ) {
     let kind = kind.name().to_uppercase();
-    let [ours, qemus, xhci] = values
-        .map(|value| value.map_or("-".to_owned(), |value| format!("{value:.digits$} {unit}")));
+    let [ours, qemus, xhci] = values.map(|value| {
+        value.map_or("-".to_owned(), |value| format!("{} {unit}", rounded(value, digits)))
+    });
     let ratio = ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2} times"));
     // Writing to a String cannot fail.
     let _ = writeln!(text, "| {kind} | {figure} | {ours} | {qemus} | {ratio} | {xhci} |");
+}
+
+/// A difference that is next to nothing may be below zero: it is 0, not -0.
+fn rounded(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    let is_zero = text.parse() == Ok(0.0);
+    if is_zero { text.trim_start_matches('-').to_owned() } else { text }
 }
 
 /// The document with `table` between the markers of its pacing.
@@ -176,11 +183,11 @@ mod tests {
         }
         let extra = |kind, maker, used, all| Extra { kind, maker, used, all, server: all / 2.0 };
         let idle = [
-            extra(Kind::Ehci, Maker::Ours, Use::Open, 4.0),
-            extra(Kind::Ehci, Maker::Ours, Use::OpenTrusted, 2.0),
+            extra(Kind::Ehci, Maker::Ours, Use::Open, 2.0),
+            extra(Kind::Ehci, Maker::Ours, Use::OpenUnknown, 40.0),
             extra(Kind::Ehci, Maker::Qemu, Use::Open, 14.0),
-            extra(Kind::Ohci, Maker::Ours, Use::Suspended, 0.4),
-            extra(Kind::Ohci, Maker::Qemu, Use::Suspended, 0.0),
+            extra(Kind::Ohci, Maker::Ours, Use::Suspended, -0.4),
+            extra(Kind::Ohci, Maker::Qemu, Use::Suspended, -6.0),
             extra(Kind::Xhci, Maker::Qemu, Use::Open, 0.4),
         ];
         let text = table("title", &readings, &idle);
@@ -188,10 +195,10 @@ mod tests {
             "| EHCI | 1 MiB sequential read | 100.0 MB/s | 50.0 MB/s | 2.00 times | 900.0 MB/s |",
             "| EHCI | 1 MiB sequential write | - | - | - | - |",
             "| EHCI | 4 KiB random read, median | 200 us | 800 us | 4.00 times | 100 us |",
-            "| EHCI | extra wakeups when idle | 4 /s | 14 /s | 3.50 times | 0 /s |",
-            "| EHCI | the same with the PCI id of QEMU's | 2 /s | 14 /s | 7.00 times | 0 /s |",
-            "| EHCI | of these, vm-usbd's own | 2 /s | - | - | - |",
-            "| OHCI | extra wakeups when suspended | 0 /s | 0 /s | - | - |",
+            "| EHCI | extra wakeups when idle | 2 /s | 14 /s | 7.00 times | 0 /s |",
+            "| EHCI | of these, vm-usbd's own | 1 /s | - | - | - |",
+            "| EHCI | the same with an id Linux does not know | 40 /s | - | - | - |",
+            "| OHCI | extra wakeups when suspended | 0 /s | -6 /s | - | - |",
         ] {
             assert!(text.contains(row), "{row} is not in\n{text}");
         }
