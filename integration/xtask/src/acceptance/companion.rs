@@ -83,7 +83,7 @@ fn go(guest: &mut Guest, rig: &Rig, image: &Image, step: &Step) -> Result<String
     guest.call(&Request::Modules { unload: list(step.unload), load: list(step.load) })?;
     let [ehci, ohci] = [0, 1].map(|at| rig.controllers[at].address());
     let disk = if step.has_ehci { (ehci, "480") } else { (ohci.clone(), "12") };
-    let wanted = [("usb-storage", disk), ("usbhid", (ohci, "12"))];
+    let wanted = [("uas", disk), ("usbhid", (ohci, "12"))];
     let start = Instant::now();
     loop {
         let inventory = inventory(guest)?;
