@@ -27,6 +27,7 @@ pub mod lines;
 pub mod listener;
 pub mod memory;
 pub mod options;
+pub mod outputs;
 pub mod pcap;
 pub mod plugboard;
 pub mod printout;

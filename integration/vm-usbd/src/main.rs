@@ -21,6 +21,7 @@ use vm_usbd::control::{Machine, client};
 use vm_usbd::doorbell::Doorbell;
 use vm_usbd::lines::{self, Answer};
 use vm_usbd::listener::Listener;
+use vm_usbd::outputs;
 use vm_usbd::pcap::Capture;
 use vm_usbd::sandbox::person;
 use vm_usbd::serve::Server;
@@ -95,6 +96,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let files = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     person::change(arguments).map_err(|error| (FAILURE, error.to_string()))?;
+    outputs::check(arguments).map_err(|error| (FAILURE, error.to_string()))?;
     // Before the first socket is there, so that it is removed whenever the signal comes.
     let mut signals = Signals::new([SIGTERM, SIGINT])
         .map_err(|error| (FAILURE, format!("cannot wait for signals: {error}")))?;

@@ -20,6 +20,9 @@ fn each_mistake_is_one_line_that_says_what_to_do() {
     let text = folder.path("text");
     fs::write(&text, "not a socket").unwrap();
     let at = |name: &str| folder.path(name).display().to_string();
+    fs::write(folder.path("saved"), "a snapshot").unwrap();
+    fs::create_dir(folder.path("sub")).unwrap();
+    fs::hard_link(&image, folder.path("link.img")).unwrap();
     let (e, o, image) = (at("e"), at("o"), image.display().to_string());
     let ehci = format!("--controller ehci,id=e0,socket={e}");
     let ohci = format!("--controller ohci,id=o0,socket={o}");
@@ -65,6 +68,29 @@ fn each_mistake_is_one_line_that_says_what_to_do() {
             1,
             "in use",
         ),
+        (
+            format!("{ehci},tape={} {ohci},tape={}", at("tape"), at("sub/../tape")),
+            1,
+            "it would be the tape of controller \"e0\" and the tape of controller \"o0\"",
+        ),
+        (
+            format!("{ehci},tape={image} --device storage,bus=e0,file={image}"),
+            1,
+            "the tape of controller \"e0\" and the file of a storage device: give each its own",
+        ),
+        (
+            format!(
+                "{ehci} --device printer,bus=e0,file={} --device storage,bus=e0,file={image}",
+                at("link.img")
+            ),
+            1,
+            "the file of a printer device and the file of a storage device",
+        ),
+        (
+            format!("{ehci} --pcap {} --restore {}", at("saved"), at("saved")),
+            1,
+            "the capture and the snapshot to restore",
+        ),
         (format!("--controller ehci,id=e0,socket={text}"), 1, "not a socket"),
         (format!("--controller ehci,id=e0,socket={}/x/y", folder.0.display()), 1, "cannot create"),
         (format!("--controller ehci,id=e0,socket=/{}", "x".repeat(200)), 1, "too long"),
@@ -80,6 +106,8 @@ fn each_mistake_is_one_line_that_says_what_to_do() {
         assert!(!left, "{arguments}: socket left");
     }
     assert_eq!(fs::read_to_string(folder.path("text")).unwrap(), "not a socket");
+    assert_eq!(fs::read_to_string(folder.path("saved")).unwrap(), "a snapshot");
+    assert_eq!(fs::metadata(image).unwrap().len(), 64 * 512);
 }
 
 #[test]
