@@ -8,11 +8,12 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use rustix::process::{Signal, geteuid};
 use support::ehci::{self, Ehci};
-use support::program::{Folder, Running, program, refused, words};
+use support::program::{Folder, PATIENCE, Running, program, refused, words};
 use vm_usbd::cli::Arguments;
 use vm_usbd::sandbox::calls;
 use vm_usbd::sandbox::files::Files;
@@ -121,8 +122,17 @@ fn the_thread_that_keeps_processors_awake_has_idle_priority() {
         Some(stat.rsplit_once(") ").unwrap().1.split(' ').nth(38).unwrap().to_owned())
     };
     // It begins with the name and the priority of the thread that starts it.
-    while policy(&served) != Some(libc::SCHED_IDLE.to_string()) {
-        std::thread::yield_now();
+    let start = Instant::now();
+    loop {
+        let found = policy(&served);
+        if found == Some(libc::SCHED_IDLE.to_string()) {
+            break;
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "the policy of its thread is {found:?}, not SCHED_IDLE"
+        );
+        std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(served.server.end(Signal::TERM).code(), Some(0));
 }
