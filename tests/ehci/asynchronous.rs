@@ -2,7 +2,7 @@
 
 use vm_usb::usb::Pid;
 
-use crate::driver::ehci::{QUEUE_HEAD, Td, cmd, reg, sts, token};
+use crate::driver::ehci::{HEAD, QUEUE_HEAD, Td, cmd, reg, sts, token};
 use crate::driver::scripted::Answer;
 use crate::rig::{IN1, IN2, IN3, OUT1, OUT2, Packet, Rig, is_done, is_nak, pattern};
 
@@ -201,21 +201,27 @@ fn ehci_async_10_a_halted_queue_head_is_passed_by() {
     assert_ne!(rig.token(qtd) & token::ACTIVE, 0);
 }
 
+/// Has the schedule start with a ring of its own, of one queue head that is also the head, with transfers of 64 bytes:
+/// the queue head and its qTDs.
+fn start_alone(rig: &mut Rig, transfers: usize) -> (u32, Vec<u32>) {
+    rig.driver.disable(cmd::ASYNCHRONOUS, sts::ASYNCHRONOUS);
+    let mut alone = rig.unlinked(OUT1);
+    rig.store(alone.head, alone.head | QUEUE_HEAD);
+    rig.store(alone.head + 4, alone.characteristics | HEAD);
+    let buffer = rig.buffer(64);
+    let qtds = rig.submit(&mut alone, &vec![Td::new(Pid::Out, buffer, 64); transfers]);
+    rig.write(reg::ASYNCLISTADDR, alone.head);
+    rig.driver.enable(cmd::ASYNCHRONOUS, sts::ASYNCHRONOUS);
+    (alone.head, qtds)
+}
+
 #[test]
 fn ehci_async_11_a_new_list_address_counts_when_the_schedule_starts_again() {
     let mut rig = Rig::new();
-    rig.driver.disable(cmd::ASYNCHRONOUS, sts::ASYNCHRONOUS);
-    let mut alone = rig.unlinked(OUT1);
-    // A ring of its own, of one queue head that is also the head.
-    rig.store(alone.head, alone.head | QUEUE_HEAD);
-    rig.store(alone.head + 4, alone.characteristics | crate::driver::ehci::HEAD);
-    let buffer = rig.buffer(64);
-    let qtd = rig.submit(&mut alone, &[Td::new(Pid::Out, buffer, 64)])[0];
-    rig.write(reg::ASYNCLISTADDR, alone.head);
-    rig.driver.enable(cmd::ASYNCHRONOUS, sts::ASYNCHRONOUS);
+    let (head, qtds) = start_alone(&mut rig, 1);
     rig.settle();
-    assert!(is_done(rig.token(qtd)));
-    assert_eq!(rig.read(reg::ASYNCLISTADDR), alone.head);
+    assert!(is_done(rig.token(qtds[0])));
+    assert_eq!(rig.read(reg::ASYNCLISTADDR), head);
 }
 
 #[test]
@@ -247,14 +253,7 @@ fn ehci_async_12_off_and_on_loses_nothing() {
 #[test]
 fn ehci_async_13_a_queue_head_linked_to_itself_works() {
     let mut rig = Rig::new();
-    rig.driver.disable(cmd::ASYNCHRONOUS, sts::ASYNCHRONOUS);
-    let mut alone = rig.unlinked(OUT1);
-    rig.store(alone.head, alone.head | QUEUE_HEAD);
-    rig.store(alone.head + 4, alone.characteristics | crate::driver::ehci::HEAD);
-    let buffer = rig.buffer(64);
-    let qtds = rig.submit(&mut alone, &[Td::new(Pid::Out, buffer, 64); 30]);
-    rig.write(reg::ASYNCLISTADDR, alone.head);
-    rig.driver.enable(cmd::ASYNCHRONOUS, sts::ASYNCHRONOUS);
+    let (_, qtds) = start_alone(&mut rig, 30);
     rig.driver.machine.advance_millis(1);
     assert!(qtds.iter().all(|qtd| is_done(rig.token(*qtd))));
     assert_eq!(rig.packets().len(), 30);
