@@ -24,6 +24,8 @@ pub(crate) struct Plan {
 const BULK_IN: u8 = 0x81;
 const ISOCHRONOUS_IN: u8 = 0x83;
 const ISOCHRONOUS_OUT: u8 = 0x04;
+/// Bytes of the largest packet there is at high speed.
+const PACKET: u16 = 1024;
 
 /// Bytes of a message: short of one qTD, as what a network adapter hands over.
 const MESSAGE: u32 = 12_000;
@@ -192,14 +194,7 @@ fn camera(
     run: &RunFolder,
     tally: &mut Tally,
 ) -> Result<()> {
-    let stream = Stream {
-        alternate: 1,
-        endpoints: vec![ISOCHRONOUS_IN],
-        shape: StreamShape::Isochronous { packets: 64, bytes: 3 * 1024 },
-        queued: 16,
-        milliseconds: plan.seconds * 1_000,
-    };
-    isochronous(bench, options, run, tally, (1024, 3, 1), stream)
+    isochronous(bench, options, plan, run, tally, 3, &[ISOCHRONOUS_IN])
 }
 
 /// 1,024 bytes a microframe each way.
@@ -210,42 +205,49 @@ fn isochronous_pair(
     run: &RunFolder,
     tally: &mut Tally,
 ) -> Result<()> {
-    let stream = Stream {
-        alternate: 1,
-        endpoints: vec![ISOCHRONOUS_IN, ISOCHRONOUS_OUT],
-        shape: StreamShape::Isochronous { packets: 64, bytes: 1024 },
-        queued: 16,
-        milliseconds: plan.seconds * 1_000,
-    };
-    isochronous(bench, options, run, tally, (1024, 1, 1), stream)
+    isochronous(bench, options, plan, run, tally, 1, &[ISOCHRONOUS_IN, ISOCHRONOUS_OUT])
 }
 
-/// No microframe is missed by the controller, by its own count. What the guest queued too late is its own affair: it is
-/// said.
+/// Streams of so many packets a microframe. None is missed by the controller, by its own count. What the guest queued
+/// too late is its own affair: it is said.
 fn isochronous(
     bench: &Bench,
     options: Options,
+    plan: &Plan,
     run: &RunFolder,
     tally: &mut Tally,
-    pair: (u16, u8, u8),
-    stream: Stream,
+    packets: u8,
+    endpoints: &[u8],
 ) -> Result<()> {
-    let device = Loopback { isochronous: Some(pair), ..Loopback::plain(TestPattern::Zero) };
+    let stream = Stream {
+        alternate: 1,
+        endpoints: endpoints.to_vec(),
+        shape: StreamShape::Isochronous {
+            packets: 64,
+            bytes: usize::from(packets) * usize::from(PACKET),
+        },
+        queued: 16,
+        milliseconds: plan.seconds * 1_000,
+    };
+    let pair = Some((PACKET, packets, 1));
+    let device = Loopback { isochronous: pair, ..Loopback::plain(TestPattern::Zero) };
     let rig = Rig::single(Kind::Ehci, Attachment::Loopback(device));
     let (address, id) = (rig.controllers[0].address(), rig.controllers[0].id);
     let guest = bench.linux(options, rig, run, false)?.start()?;
     lab_run::through(guest, |guest| {
-        let (endpoints, seconds) = (stream.endpoints.clone(), stream.milliseconds / 1_000);
         let skipped = |guest: &Guest| -> Result<u64> {
             guest.server().context("our controllers have a server")?.hand().skipped_frames(id)
         };
         let before = skipped(guest)?;
         let streamed = streams(guest, &address, stream)?;
         let missed = skipped(guest)? - before;
-        tally.check(&format!("{seconds} s, and the controller misses no microframe"), || {
-            ensure!(missed == 0, "it missed {missed}");
-            Ok("its own count is 0".to_owned())
-        });
+        tally.check(
+            &format!("{} s, and the controller misses no microframe", plan.seconds),
+            || {
+                ensure!(missed == 0, "it missed {missed}");
+                Ok("its own count is 0".to_owned())
+            },
+        );
         for (endpoint, streamed) in endpoints.iter().zip(streamed) {
             tally.check(&format!("endpoint {endpoint:02x}h streams"), || went_well(&streamed));
         }
