@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use guest_protocol::{Inventory, Reply, Request};
 
-use super::data;
+use super::{boots, data};
 use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig};
 use crate::images::Image;
 use crate::lab_run::{Bench, Options};
@@ -56,14 +56,7 @@ pub(crate) fn run(bench: &Bench, kernel: Kernel, tally: &mut Tally) -> Result<()
     let image = run.image("disk.img", 51)?;
     let rig = rig(&image);
     let options = Options { kernel, ..Options::default() };
-    let mut started = None;
-    tally.check("the guest boots", || {
-        let guest = bench.linux(options, rig.clone(), &run, false)?.start()?;
-        let seen = format!("Linux {}", guest.kernel());
-        started = Some(guest);
-        Ok(seen)
-    });
-    if let Some(mut guest) = started {
+    if let Some(mut guest) = boots(bench, options, &rig, &run, tally) {
         for step in STEPS {
             tally.check(step.name, || go(&mut guest, &rig, &image, &step));
         }

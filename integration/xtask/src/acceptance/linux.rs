@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use guest_protocol::{InterruptMode, Inventory, Reply, Request, UsbDevice};
 
-use super::{data, input};
+use super::{boots, data, input};
 use crate::guest::{Controller, Guest, Interrupts, Kind, Maker, Pacing, Rig, Wiring};
 use crate::lab_run::{Bench, Options};
 use crate::run_folder::RunFolder;
@@ -30,14 +30,7 @@ pub(crate) fn run(
     let pacing = (interrupts == Interrupts::Intx).then_some(Pacing::Eager);
     let options = Options { kernel, interrupts, memory: 512, pacing };
 
-    let mut started = None;
-    tally.check("the guest boots", || {
-        let guest = bench.linux(options, rig.clone(), &run, false)?.start()?;
-        let seen = format!("Linux {}", guest.kernel());
-        started = Some(guest);
-        Ok(seen)
-    });
-    if let Some(mut guest) = started {
+    if let Some(mut guest) = boots(bench, options, &rig, &run, tally) {
         let guest_ref = &mut guest;
         tally.check("stock drivers bind and every device is there", || {
             enumerated(guest_ref, &rig, interrupts)

@@ -13,9 +13,10 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 use guest_protocol::TestPattern;
 
-use crate::guest::{Interrupts, Kind, Maker, Rig, Wiring};
+use crate::guest::{Guest, Interrupts, Kind, Maker, Rig, Wiring};
 use crate::hotplug;
 use crate::lab_run::{Bench, Options};
+use crate::run_folder::RunFolder;
 use crate::setup::Kernel;
 use crate::tally::Tally;
 use crate::usbtest::{self, Selection};
@@ -150,4 +151,22 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
         }
     }
     Ok(tally)
+}
+
+/// A Linux guest that is up, unless the check fails.
+fn boots(
+    bench: &Bench,
+    options: Options,
+    rig: &Rig,
+    run: &RunFolder,
+    tally: &mut Tally,
+) -> Option<Guest> {
+    let mut started = None;
+    tally.check("the guest boots", || {
+        let guest = bench.linux(options, rig.clone(), run, false)?.start()?;
+        let seen = format!("Linux {}", guest.kernel());
+        started = Some(guest);
+        Ok(seen)
+    });
+    started
 }
