@@ -11,42 +11,29 @@
 //! * **Echo** (value 2): what arrives on the bulk OUT endpoint leaves on the bulk IN endpoint, cut into
 //!   the same transfers. At most [`ECHO`] bytes wait; then OUT is not ready.
 
-use std::collections::VecDeque;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use self::description::{BULK_IN, LOOPBACK, SOURCE_SINK, description};
+use self::echo::{Echo, EchoState};
+use self::messages::{Arrivals, ArrivalsState};
 use crate::snapshot::{Offset, RestoreError, SaveError, State};
 use crate::time::Time;
 use crate::usb::{
-    Configuration, Control, Description, Direction, Endpoint, EndpointAddress, Interface, Notifier,
-    Outcome, Pid, Readiness, Recipient, RequestType, SetupPacket, Speed, Speeds, Status, Transfer,
-    TransferType, UsbDevice,
+    Control, Description, Direction, EndpointAddress, Notifier, Outcome, Pid, Recipient,
+    RequestType, SetupPacket, Status, Transfer, UsbDevice,
 };
 
-/// Most bytes that wait to be echoed.
-pub const ECHO: usize = 64 << 10;
+pub use self::description::Isochronous;
+pub use self::echo::ECHO;
+pub use self::messages::{BACKLOG, Messages};
 
-/// Most transfers that wait to be echoed: even those without bytes take memory.
-const ECHO_TRANSFERS: usize = 1024;
-
-/// Bytes of paced messages that wait for the host, as in a network adapter: what does not fit is lost. One
-/// message always fits.
-pub const BACKLOG: usize = 64 << 10;
-
-/// Value of the configuration that sources and sinks.
-const SOURCE_SINK: u8 = 3;
-/// Value of the configuration that echoes.
-const LOOPBACK: u8 = 2;
-
-const BULK_IN: EndpointAddress = EndpointAddress::r#in(1);
-const BULK_OUT: EndpointAddress = EndpointAddress::out(2);
-const ISOCHRONOUS_IN: EndpointAddress = EndpointAddress::r#in(3);
-const ISOCHRONOUS_OUT: EndpointAddress = EndpointAddress::out(4);
-const INTERRUPT_IN: EndpointAddress = EndpointAddress::r#in(5);
-const INTERRUPT_OUT: EndpointAddress = EndpointAddress::out(6);
+mod description;
+mod echo;
+mod messages;
 
 /// Vendor requests of compliance test devices.
 mod vendor_request {
@@ -77,95 +64,6 @@ impl Pattern {
                 bytes.cycle().take(len).collect()
             }
         }
-    }
-}
-
-/// Size and rate of the isochronous pair: `isoc_maxpacket=`, `isoc_mult=` and `isoc_interval=` of `g_zero`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Isochronous {
-    packet: u16,
-    packets: u8,
-    interval: u8,
-}
-
-impl Isochronous {
-    /// Up to `packets` packets (1 to 3) of `packet` bytes (1 to 1024) every 2^(`interval` - 1)
-    /// microframes (1 to 16), as bInterval has it. At full speed these are frames, and there is one
-    /// packet of at most 1023 bytes. `None` if a value is not in its range.
-    ///
-    /// `Isochronous::new(1024, 3, 1)` is the most there is, 24 MB/s: that of a camera.
-    pub fn new(packet: u16, packets: u8, interval: u8) -> Option<Self> {
-        let valid = (1..=1024).contains(&packet)
-            && (1..=3).contains(&packets)
-            && (1..=16).contains(&interval);
-        valid.then_some(Self { packet, packets, interval })
-    }
-
-    /// wMaxPacketSize.
-    fn max_packet(self, speed: Speed) -> u16 {
-        match speed {
-            Speed::High => self.packet | u16::from(self.packets.saturating_sub(1)) << 11,
-            _ => self.packet.min(1023),
-        }
-    }
-}
-
-impl Default for Isochronous {
-    /// One packet of the largest size every millisecond, at full speed every eighth: two endpoints of
-    /// 1023 bytes do not fit one frame.
-    fn default() -> Self {
-        Self { packet: 1024, packets: 1, interval: 4 }
-    }
-}
-
-/// Messages of the bulk source, each ended by a short packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Messages {
-    /// Bytes of each.
-    pub bytes: NonZeroUsize,
-    /// How many come, in Mbit/s, whether the host asks or not, as from a network; the next one is always
-    /// there if `None`. At most [`BACKLOG`] bytes wait. Without any the endpoint answers NAK, as an
-    /// adapter's does: the host has to ask again.
-    pub pace: Option<NonZeroU32>,
-}
-
-impl Messages {
-    /// Time between two of them, if they keep a pace.
-    fn period(self) -> Option<u64> {
-        let bits = u64::try_from(self.bytes.get()).unwrap_or(u64::MAX).saturating_mul(8);
-        // Mbit/s are bits a microsecond.
-        let nanos = bits.saturating_mul(1_000);
-        self.pace.and_then(|pace| nanos.checked_div(pace.get().into())).map(|nanos| nanos.max(1))
-    }
-
-    /// How many can wait.
-    fn most(self) -> u64 {
-        u64::try_from(BACKLOG.checked_div(self.bytes.get()).unwrap_or(0)).unwrap_or(0).max(1)
-    }
-}
-
-/// Messages that come at a pace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Arrivals {
-    /// When the last one came.
-    last: Time,
-    waiting: u64,
-}
-
-impl Arrivals {
-    /// Nothing has come before `now`.
-    fn from(now: Time) -> Self {
-        Self { last: now, waiting: 0 }
-    }
-
-    /// Takes the first message that has come by `now`, one every `period` nanoseconds; `most` can wait.
-    fn take(&mut self, now: Time, period: u64, most: u64) -> bool {
-        let came = now.nanos_since(self.last).checked_div(period).unwrap_or(0);
-        self.last = self.last.after_nanos(came.saturating_mul(period));
-        self.waiting = self.waiting.saturating_add(came).min(most);
-        let any = self.waiting != 0;
-        self.waiting = self.waiting.saturating_sub(1);
-        any
     }
 }
 
@@ -454,179 +352,4 @@ struct LoopbackState {
     #[serde(with = "hex::serde")]
     control: Vec<u8>,
     echo: Vec<EchoState>,
-}
-
-/// [`Arrivals`] in a snapshot.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ArrivalsState {
-    last: Offset,
-    waiting: u64,
-}
-
-/// A transfer on its way back.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EchoState {
-    #[serde(with = "hex::serde")]
-    bytes: Vec<u8>,
-    ended: bool,
-}
-
-/// Transfers on their way back.
-#[derive(Debug, Default)]
-struct Echo {
-    /// Each with whether it is complete: a short packet ended it.
-    transfers: VecDeque<(VecDeque<u8>, bool)>,
-    waiting: usize,
-    in_parked: bool,
-    out_parked: bool,
-}
-
-impl Echo {
-    fn save(&self) -> Vec<EchoState> {
-        // How many bytes wait follows; the host asks parked endpoints again.
-        let Self { transfers, waiting: _, in_parked: _, out_parked: _ } = self;
-        let state = |(bytes, ended): &(VecDeque<u8>, bool)| EchoState {
-            bytes: bytes.iter().copied().collect(),
-            ended: *ended,
-        };
-        transfers.iter().map(state).collect()
-    }
-
-    fn restored(states: Vec<EchoState>) -> Result<Self, RestoreError> {
-        let waiting =
-            states.iter().fold(0, |sum: usize, state| sum.saturating_add(state.bytes.len()));
-        // The last one is accepted as long as there are fewer.
-        let sound = waiting <= ECHO && states.len() <= ECHO_TRANSFERS;
-        RestoreError::check(sound, "no echo is so long")?;
-        let transfers = states.into_iter().map(|state| (state.bytes.into(), state.ended)).collect();
-        Ok(Self { transfers, waiting, in_parked: false, out_parked: false })
-    }
-
-    fn receive(&mut self, transfer: &Transfer<'_>) -> Outcome {
-        let packet = usize::from(transfer.max_packet).max(1);
-        let len = transfer.buffer.len();
-        let room = ECHO.saturating_sub(self.waiting);
-        let taken = if len <= room {
-            len
-        } else {
-            room.saturating_sub(room.checked_rem(packet).unwrap_or(0))
-        };
-        let crowded = self.transfers.len() >= ECHO_TRANSFERS;
-        if crowded || taken == 0 && len != 0 {
-            self.out_parked = true;
-            return Outcome::PARK;
-        }
-        let mut bytes = vec![0; taken];
-        transfer.buffer.read(0, &mut bytes);
-        self.waiting = self.waiting.saturating_add(taken);
-        let ended = taken == 0 || taken.checked_rem(packet) != Some(0);
-        match self.transfers.back_mut() {
-            Some((open, end @ false)) => {
-                open.extend(bytes);
-                *end = ended;
-            }
-            _ => self.transfers.push_back((bytes.into(), ended)),
-        }
-        Outcome::complete(taken)
-    }
-
-    fn send(&mut self, transfer: &mut Transfer<'_>) -> Outcome {
-        let Some((bytes, ended)) = self.transfers.front_mut() else {
-            self.in_parked = true;
-            return Outcome::PARK;
-        };
-        let outcome = transfer.send(bytes.make_contiguous());
-        bytes.drain(..outcome.bytes.min(bytes.len()));
-        self.waiting = self.waiting.saturating_sub(outcome.bytes);
-        let filled = outcome.bytes == transfer.buffer.len();
-        let drained = bytes.is_empty();
-        // A transfer of whole packets that filled its buffer is still to be ended by an empty one.
-        let packet = usize::from(transfer.max_packet);
-        let short = !filled || outcome.bytes.checked_rem(packet) != Some(0);
-        if drained && (!*ended || short) {
-            let open = !*ended;
-            let whole = outcome.bytes.checked_rem(packet) == Some(0);
-            self.transfers.pop_front();
-            if open && !filled && whole && outcome.status == Status::Complete {
-                // More of this transfer may follow: these packets are all that is there now.
-                self.in_parked = true;
-                let status = Status::Nak(Readiness::Announced);
-                return Outcome { bytes: outcome.bytes, status };
-            }
-        }
-        outcome
-    }
-
-    /// Takes the endpoints that were parked and are not any more.
-    fn ready(&mut self) -> Vec<EndpointAddress> {
-        let in_ready = self.in_parked && !self.transfers.is_empty();
-        let room = self.waiting <= ECHO / 2 && self.transfers.len() <= ECHO_TRANSFERS / 2;
-        let out_ready = self.out_parked && room;
-        self.in_parked &= !in_ready;
-        self.out_parked &= !out_ready;
-        let ready = [(BULK_IN, in_ready), (BULK_OUT, out_ready)];
-        ready.into_iter().filter(|(_, ready)| *ready).map(|(endpoint, _)| endpoint).collect()
-    }
-}
-
-fn description(isochronous: Isochronous) -> Description {
-    Description {
-        vendor: 0x0525,
-        product: 0xa4a0,
-        release: 0x0100,
-        class: [0xff, 0, 0],
-        control_packet: 64,
-        manufacturer: "vm-usb".into(),
-        name: "Gadget Zero".into(),
-        serial: "0123456789.0123456789.0123456789".into(),
-        speeds: Speeds::High {
-            high: configurations(Speed::High, isochronous),
-            full: configurations(Speed::Full, isochronous),
-        },
-    }
-}
-
-fn configurations(speed: Speed, isochronous: Isochronous) -> Vec<Configuration> {
-    // An interrupt pair moves a packet every millisecond.
-    let (bulk, interrupt_interval) = match speed {
-        Speed::High => (512, 4),
-        _ => (64, 1),
-    };
-    let bulk = [
-        Endpoint::new(BULK_IN, TransferType::Bulk, bulk, 0),
-        Endpoint::new(BULK_OUT, TransferType::Bulk, bulk, 0),
-    ];
-    let (max_packet, interval) = (isochronous.max_packet(speed), isochronous.interval);
-    let isochronous = [ISOCHRONOUS_IN, ISOCHRONOUS_OUT]
-        .map(|address| Endpoint::new(address, TransferType::Isochronous, max_packet, interval));
-    let interrupt = [INTERRUPT_IN, INTERRUPT_OUT]
-        .map(|address| Endpoint::new(address, TransferType::Interrupt, 64, interrupt_interval));
-    let interface = |alternate, name: &str, more: &[Endpoint]| Interface {
-        alternate,
-        class: [0xff, 0, 0],
-        name: name.into(),
-        endpoints: [&bulk[..], more].concat(),
-        ..Interface::default()
-    };
-    let configuration = |value, interfaces| Configuration {
-        value,
-        self_powered: true,
-        remote_wakeup: false,
-        max_power: 0,
-        interfaces,
-    };
-    let source_sink = "source and sink data";
-    vec![
-        configuration(
-            SOURCE_SINK,
-            vec![
-                interface(0, source_sink, &[]),
-                interface(1, source_sink, &isochronous),
-                interface(2, source_sink, &interrupt),
-            ],
-        ),
-        configuration(LOOPBACK, vec![interface(0, "loop input to output", &[])]),
-    ]
 }
