@@ -34,3 +34,4 @@ mod streams;
 mod td;
 mod unlink;
 mod unlink_model;
+mod unlink_rebuilt;
