@@ -6,6 +6,7 @@
 
 mod host;
 mod spec;
+mod td;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,6 +19,7 @@ use super::host::{Background, Device, HostDriver, Pipe, TransferError, setup_byt
 use super::machine::Machine;
 
 pub use self::spec::*;
+pub use self::td::Td;
 
 /// Most accesses to guest memory in one call of a controller: 8192 periodic elements, 1024 visits of
 /// queue heads and 4096 elements looked ahead at, with the accesses that each takes at most.
@@ -43,65 +45,6 @@ pub struct Queue {
     pub capabilities: u32,
     /// Frames between visits, for an interrupt queue.
     pub period: Option<u32>,
-}
-
-/// One qTD to be.
-#[derive(Clone, Copy, Debug)]
-pub struct Td {
-    pub pid: Pid,
-    pub buffer: u32,
-    pub len: u32,
-    /// For queues that take the toggle from the qTD.
-    pub toggle: bool,
-    pub ioc: bool,
-    /// Alternate Next; `None` for T = 1.
-    pub alternate: Option<u32>,
-    pub cerr: u32,
-}
-
-impl Td {
-    pub fn new(pid: Pid, buffer: u32, len: u32) -> Self {
-        Self { pid, buffer, len, toggle: false, ioc: false, alternate: None, cerr: 3 }
-    }
-
-    pub fn ioc(self) -> Self {
-        Self { ioc: true, ..self }
-    }
-
-    pub fn toggle(self, toggle: bool) -> Self {
-        Self { toggle, ..self }
-    }
-
-    pub fn alternate(self, qtd: u32) -> Self {
-        Self { alternate: Some(qtd), ..self }
-    }
-
-    pub fn cerr(self, cerr: u32) -> Self {
-        Self { cerr, ..self }
-    }
-
-    /// The token of the active qTD.
-    pub fn token(&self) -> u32 {
-        let pid = match self.pid {
-            Pid::Out => token::OUT,
-            Pid::In => token::IN,
-            Pid::Setup => token::SETUP,
-        };
-        token::ACTIVE
-            | pid
-            | self.cerr << 10
-            | self.len << 16
-            | if self.ioc { token::IOC } else { 0 }
-            | if self.toggle { token::TOGGLE } else { 0 }
-    }
-
-    /// The five buffer pointers of contiguous memory.
-    pub fn pages(&self) -> [u32; 5] {
-        std::array::from_fn(|n| match n {
-            0 => self.buffer,
-            n => (self.buffer & !0xfff).wrapping_add(0x1000 * n as u32),
-        })
-    }
 }
 
 /// The driver, with the machine it runs on.
