@@ -1,9 +1,12 @@
 //! Files that are written anew, so that what they held is gone: none may be there for something else, too.
 
-use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::cli::{Arguments, DeviceKind};
@@ -73,6 +76,32 @@ fn files(arguments: &Arguments) -> impl Iterator<Item = Named<'_>> {
         Some(Named { path: device.kind.file()?, purpose, is_output })
     });
     capture.chain(snapshot).chain(tapes).chain(devices)
+}
+
+/// A new file with these permissions, or the one that is there, emptied; it is locked with `flock` while it is open,
+/// as images are.
+///
+/// # Errors
+/// If it cannot be had, or whoever has it has locked it.
+pub fn create(path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(false).mode(mode).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // A file system without locks has none of images either.
+            Ok(()) | Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let said = "it is in use, as a disk's image or for output: give another file";
+                return Err(io::Error::new(ErrorKind::ResourceBusy, said));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if kind.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
 }
 
 /// What makes two paths one file.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use log::error;
 use vm_usb::devices::printer::{Paper, PrintSink};
 
+use crate::outputs;
+
 /// Print data, one job after the other, as the guest sent it.
 #[derive(Debug)]
 pub struct Printout {
@@ -22,7 +24,7 @@ impl Printout {
     /// # Errors
     /// If it cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::create(path)?, path: path.to_owned(), failed: false })
+        Ok(Self { file: outputs::create(path, 0o666)?, path: path.to_owned(), failed: false })
     }
 }
 

@@ -1,11 +1,12 @@
 //! What a guest's early console says, in a file or on standard output.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
 use log::error;
 use vm_usb::devices::debug::DebugConsole;
+
+use crate::outputs;
 
 /// Takes the text as it comes, so that the last line before a crash is there.
 pub struct Transcript {
@@ -21,7 +22,7 @@ impl Transcript {
     /// # Errors
     /// If it cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(File::create(path)?, path.display().to_string()))
+        Ok(Self::new(outputs::create(path, 0o666)?, path.display().to_string()))
     }
 
     /// Standard output.

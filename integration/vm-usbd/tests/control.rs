@@ -134,6 +134,8 @@ fn what_cannot_be_done_is_one_line_and_changes_nothing() {
         ("attach keyboard", "bus= is missing"),
         ("attach mouse,bus=o0", "\"mouse\" is not one of storage, keyboard"),
         (&format!("attach storage,bus=o0,file={image}"), "in use"),
+        (&format!("attach printer,bus=o0,file={image}"), "in use"),
+        (&format!("attach debug,bus=o0,file={image}"), "in use"),
         ("attach storage,bus=o0,file=/nowhere/x", "there is no image \"/nowhere/x\""),
         ("detach x", "there is no device \"x\""),
         ("detach h0:x", "there is no device \"h0:x\""),
@@ -148,6 +150,7 @@ fn what_cannot_be_done_is_one_line_and_changes_nothing() {
         assert!(said.contains(phrase), "{verb}: {said}");
     }
     assert_eq!(served.done("list"), before);
+    assert_eq!(fs::metadata(served.folder.path("disk.img")).unwrap().len(), 64 * 512);
     for (arguments, code, phrase) in [
         ("ctl --control /nowhere/control list", 1, "is vm-usbd running with --control?"),
         ("ctl list", 2, "required arguments were not provided"),

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,6 +10,7 @@ use log::{error, warn};
 use zerocopy::IntoBytes;
 
 use super::format::{EVENT_SIZE, Event, FileHeader, RecordHeader};
+use crate::outputs;
 
 /// Bytes that may wait for the file. What comes while there is no room is left out, and counted: some
 /// tens of milliseconds of a disk at full speed.
@@ -64,8 +64,7 @@ impl Spool {
     /// # Errors
     /// If it cannot be had.
     pub fn create(path: &Path, limits: Limits) -> io::Result<Arc<Self>> {
-        let mut options = File::options();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let mut file = outputs::create(path, 0o600)?;
         let header = FileHeader::new(limits.data);
         file.write_all(header.as_bytes())?;
         let spool = Self::new(limits);

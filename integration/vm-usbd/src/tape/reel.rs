@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use log::{error, info};
 use vm_usb::time::Time;
 
 use super::format::{Step, TAPE};
+use crate::outputs;
 
 /// Bytes that wait for the file: it is written to seldom.
 const CHUNK: usize = 64 << 10;
@@ -31,11 +31,9 @@ pub(super) struct Reel {
 impl Reel {
     /// A new file, for its owner alone as it holds what a guest writes; at most `limit` bytes of it.
     pub(super) fn create(path: &Path, limit: u64, controller: u8) -> io::Result<Self> {
-        let mut options = File::options();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
         let mut reel = Self {
             path: path.to_owned(),
-            file: Some(file),
+            file: Some(outputs::create(path, 0o600)?),
             waiting: Vec::new(),
             room: limit,
             told: None,
