@@ -16,6 +16,7 @@ use vm_usb::usb::Wake;
 use crate::clock;
 use crate::doorbell::Doorbell;
 use crate::errands::Errands;
+use crate::outputs;
 use crate::serve::Server;
 
 /// How long a loop may take to come to a halt: a disk's slowest access, and more.
@@ -111,8 +112,10 @@ pub fn take(loops: &[Loop], ports: &[(String, Port)]) -> Result<Vec<u8>, Checkpo
 /// Writes a snapshot to `path`, whole or not at all.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// If the file cannot be written, or what it would replace is in use.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
+    let failed = |error| CheckpointError::File(path.to_owned(), error);
+    let _old = outputs::replace(path).map_err(failed)?;
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
@@ -123,7 +126,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
     let written = written.and_then(|()| fs::rename(&new, path));
     written.map_err(|error| {
         let _ = fs::remove_file(&new);
-        CheckpointError::File(path.to_owned(), error)
+        failed(error)
     })
 }
 

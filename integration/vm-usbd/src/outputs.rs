@@ -1,4 +1,4 @@
-//! Files that are written anew, so that what they held is gone: none may be there for something else, too.
+//! Files that are written anew, so that what they held is gone: none may be in use for something else.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -88,20 +88,36 @@ pub fn create(path: &Path, mode: u32) -> io::Result<File> {
     let file = options.write(true).create(true).truncate(false).mode(mode).open(path)?;
     let kind = file.metadata()?.file_type();
     if kind.is_file() || kind.is_block_device() {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // A file system without locks has none of images either.
-            Ok(()) | Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let said = "it is in use, as a disk's image or for output: give another file";
-                return Err(io::Error::new(ErrorKind::ResourceBusy, said));
-            }
-            Err(error) => return Err(error.into()),
-        }
+        lock(&file)?;
     }
     if kind.is_file() {
         file.set_len(0)?;
     }
     Ok(file)
+}
+
+/// The file at `path`, if there is one, locked for as long as it is being replaced.
+///
+/// # Errors
+/// If whoever has it has locked it.
+pub fn replace(path: &Path) -> io::Result<Option<File>> {
+    // Nobody waits for the other end of a pipe, and what cannot be read cannot be locked.
+    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+    let old = is_file.then(|| File::open(path).ok()).flatten();
+    old.as_ref().map_or(Ok(()), lock)?;
+    Ok(old)
+}
+
+fn lock(file: &File) -> io::Result<()> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        // A file system without locks has none of images either.
+        Ok(()) | Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => Ok(()),
+        Err(Errno::WOULDBLOCK) => {
+            let said = "it is in use, as a disk's image or for output: give another file";
+            Err(io::Error::new(ErrorKind::ResourceBusy, said))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What makes two paths one file.

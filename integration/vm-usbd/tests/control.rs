@@ -136,6 +136,7 @@ fn what_cannot_be_done_is_one_line_and_changes_nothing() {
         (&format!("attach storage,bus=o0,file={image}"), "in use"),
         (&format!("attach printer,bus=o0,file={image}"), "in use"),
         (&format!("attach debug,bus=o0,file={image}"), "in use"),
+        (&format!("save {image}"), "in use"),
         ("attach storage,bus=o0,file=/nowhere/x", "there is no image \"/nowhere/x\""),
         ("detach x", "there is no device \"x\""),
         ("detach h0:x", "there is no device \"h0:x\""),
