@@ -4,6 +4,7 @@
 #[path = "../driver/mod.rs"]
 mod driver;
 
+mod batch;
 mod commands;
 mod moody;
 mod properties;

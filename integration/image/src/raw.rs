@@ -15,6 +15,9 @@ use vm_usb::usb::Buffer;
 
 use crate::{OpenError, vectored};
 
+/// Bytes worth a write: for a page the kernel's bookkeeping takes several times as long as the copying.
+const BATCH: usize = 64 << 10;
+
 /// What a disk may do with its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -237,6 +240,10 @@ impl Medium for RawImage {
         // One that failed may have written a part.
         self.store.mark();
         written
+    }
+
+    fn write_batch(&self) -> usize {
+        BATCH
     }
 
     fn flush(&mut self) -> io::Result<()> {

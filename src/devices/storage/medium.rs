@@ -69,6 +69,13 @@ pub trait Medium: Send {
         range: Range<usize>,
     ) -> io::Result<()>;
 
+    /// How many bytes are worth a call of [`write`](Self::write). Smaller pieces of a command's data are
+    /// put together in a buffer until there are so many, up to 1 MiB, or the command's data ends; larger
+    /// ones come as they are. The default, 0, is for a medium whose calls cost no more than the copying.
+    fn write_batch(&self) -> usize {
+        0
+    }
+
     /// Makes every earlier write durable.
     ///
     /// # Errors

@@ -1,12 +1,14 @@
 //! The logical unit: carries commands out on the medium.
 
 mod saved;
+mod write_behind;
 
 use std::io;
 
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::saved::UnitState;
+use self::write_behind::WriteBehind;
 use super::command::{Command, Extent};
 use super::inquiry::{self, MAX_UNMAP_BLOCKS, MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME_BLOCKS};
 use super::mode;
@@ -133,6 +135,7 @@ pub(super) struct Unit {
     attention: Option<Sense>,
     /// START STOP UNIT stopped it.
     stopped: bool,
+    behind: WriteBehind,
     /// An error of the medium went to the log; the next ones only to the guest, which could flood it.
     reported: bool,
 }
@@ -155,6 +158,7 @@ impl Unit {
             sense: Sense::NONE,
             attention: Some(Sense::RESET_OCCURRED),
             stopped: false,
+            behind: WriteBehind::default(),
             reported: false,
         }
     }
@@ -173,6 +177,7 @@ impl Unit {
         cdb: &[u8],
         queueing: Queueing,
     ) -> Result<Work, CheckCondition> {
+        self.behind.clear();
         let work = self.dispatch(lun, cdb, queueing);
         work.map_err(|sense| self.fail(sense))
     }
@@ -430,7 +435,7 @@ impl Unit {
         buffer: &mut dyn Buffer,
         count: usize,
     ) -> Result<(), Sense> {
-        let done = self.medium.write(run.offset, buffer, 0..count);
+        let done = self.behind.write(&mut *self.medium, run, buffer, count);
         run.take(count);
         done.map_err(|error| self.sense_of(Sense::WRITE_ERROR, &error))?;
         match durable && run.left == 0 {

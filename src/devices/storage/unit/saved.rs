@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::write_behind::{MOST_BEHIND, WriteBehind};
 use super::{Purpose, Run, Sink, Source, Unit};
 use crate::devices::storage::inquiry::MAX_WRITE_SAME_BLOCKS;
 use crate::devices::storage::sense::Sense;
@@ -20,6 +21,9 @@ pub(in super::super) struct UnitState {
     sense: Sense,
     attention: Option<Sense>,
     stopped: bool,
+    /// Bytes that were received and are not on the medium.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "hex::serde")]
+    behind: Vec<u8>,
 }
 
 impl Unit {
@@ -31,6 +35,7 @@ impl Unit {
             sense,
             attention,
             stopped,
+            behind,
             // The log of this process.
             reported: _,
         } = self;
@@ -41,11 +46,12 @@ impl Unit {
             sense: *sense,
             attention: *attention,
             stopped: *stopped,
+            behind: behind.bytes.clone(),
         }
     }
 
     pub(in super::super) fn restore(&mut self, state: &UnitState) -> Result<(), RestoreError> {
-        let UnitState { blocks, block_size, read_only, sense, attention, stopped } = state;
+        let UnitState { blocks, block_size, read_only, sense, attention, stopped, behind } = state;
         let medium = |blocks, block_size, read_only| {
             let kind = if read_only { "read-only" } else { "writable" };
             format!("a {kind} medium of {blocks} blocks of {block_size} bytes")
@@ -55,6 +61,8 @@ impl Unit {
         self.sense = *sense;
         self.attention = *attention;
         self.stopped = *stopped;
+        RestoreError::check(behind.len() <= MOST_BEHIND, "no disk keeps so many bytes back")?;
+        self.behind = WriteBehind { bytes: behind.clone() };
         Ok(())
     }
 
