@@ -1,8 +1,9 @@
 //! Disk images for `vm-usb`: a raw file or a block device as the
 //! [`Medium`](vm_usb::devices::storage::Medium) of a disk.
 //!
-//! The kernel moves the bytes straight between the image and the guest's pages. Only
-//! `vectored.rs`, which makes the two system calls, has `unsafe` code.
+//! The kernel moves the bytes straight between the image and the guest's pages, but for small pieces of a
+//! write, which are put together before. Only `vectored.rs`, which makes the two system calls, has `unsafe`
+//! code.
 
 #![deny(unsafe_code)]
 

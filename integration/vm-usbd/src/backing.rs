@@ -54,11 +54,11 @@ impl Backing {
     ) -> Result<Self, BackingError> {
         let (mut input, mut behind) = (None, None);
         let device: Box<dyn UsbDevice> = match &options.kind {
-            DeviceKind::Storage { file, readonly } => {
+            DeviceKind::Storage { file, readonly, transports } => {
                 let access = if *readonly { Access::ReadOnly } else { Access::ReadWrite };
                 let image = RawImage::open(file, access)?;
                 disks.add(&image);
-                Box::new(Storage::new(image, Serial::from_name(name)))
+                Box::new(Storage::with_transports(image, Serial::from_name(name), *transports))
             }
             DeviceKind::Printer { file: None } => Box::new(Printer::new(Discard)),
             DeviceKind::Printer { file: Some(file) } => {

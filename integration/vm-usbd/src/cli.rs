@@ -179,6 +179,7 @@ mod tests {
 
     use super::*;
     use crate::halt_poll;
+    use vm_usb::devices::storage::Transports;
 
     #[test]
     fn the_contract_of_the_command_line() {
@@ -189,7 +190,7 @@ mod tests {
             "--controller",
             "ohci,id=o0,socket=/run/o.sock,companion-of=e0",
             "--device",
-            "storage,bus=e0,port=1,file=disk.img,readonly=on",
+            "storage,bus=e0,port=1,file=disk.img,readonly=on,uas=off",
             "--device",
             "keyboard,bus=o0,id=kbd,speed=full",
             "--pacing",
@@ -227,7 +228,11 @@ mod tests {
             arguments.devices,
             [
                 DeviceOptions {
-                    kind: DeviceKind::Storage { file: "disk.img".into(), readonly: true },
+                    kind: DeviceKind::Storage {
+                        file: "disk.img".into(),
+                        readonly: true,
+                        transports: Transports::BulkOnly,
+                    },
                     bus: "e0".into(),
                     port: Some(1),
                     id: None,

@@ -5,7 +5,7 @@ use guest_protocol::{Direction, Reply, Request, Stream, StreamShape, Streamed, T
 
 use crate::bench::median;
 use crate::boot::sequential;
-use crate::guest::{Attachment, Controller, Guest, Kind, Loopback, Maker, Rig};
+use crate::guest::{Attachment, Controller, Disk, Guest, Kind, Loopback, Maker, Rig, Transport};
 use crate::lab_run::{self, Bench, Options};
 use crate::run_folder::RunFolder;
 use crate::setup::Lab;
@@ -149,7 +149,12 @@ fn prompt_reports(
 ) -> Result<()> {
     let mut controllers = Vec::new();
     for (id, slot, prompt_commit) in [("on", 4, true), ("off", 5, false)] {
-        let disk = Attachment::Disk(run.image(&format!("{id}.img"), 61)?.path);
+        // Bulk-only: each step of a command waits for the report of the last one.
+        let disk = Disk {
+            image: run.image(&format!("{id}.img"), 61)?.path,
+            transport: Transport::BulkOnly,
+        };
+        let disk = Attachment::Disk(disk);
         let controller = Controller::new(id, Kind::Ehci, Maker::Ours, slot, vec![disk]);
         controllers.push(Controller { prompt_commit, ..controller });
     }

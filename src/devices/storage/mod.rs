@@ -1,7 +1,8 @@
 //! A disk: USB mass storage, SCSI commands.
 //!
 //! [`Storage`] puts a [`Medium`] on the bus at full or high speed. Data goes straight between the
-//! medium and the guest's pages.
+//! medium and the guest's pages, but for small pieces of a write to a medium that wants them together
+//! ([`Medium::write_batch`]).
 //!
 //! What it implements:
 //! * the Bulk-Only Transport 1.0 with all thirteen cases of its section 6.7 and Reset Recovery, as

@@ -6,13 +6,14 @@ use std::str::FromStr;
 
 use vm_usb::devices::hub::{HubOptions, MOST_PORTS, Translators};
 use vm_usb::devices::loopback::{Isochronous, LoopbackOptions, Messages, Pattern};
+use vm_usb::devices::storage::Transports;
 use vm_usb::usb::Speed;
 
 use crate::options::{OptionError, Options};
 
 // A help text of its own: in a documentation comment its brackets would be links.
 pub(super) const HELP: &str = "\
-A device: storage,bus=BUS,file=PATH[,readonly=on], (keyboard|tablet),bus=BUS,
+A device: storage,bus=BUS,file=PATH[,readonly=on][,uas=off], (keyboard|tablet),bus=BUS,
 printer,bus=BUS[,file=PATH], debug,bus=BUS[,file=PATH] (a console for port=1 of an ehci),
 loopback,bus=BUS[,pattern=zero|mod63|any][,message=BYTES[,pace=MBIT/S]][,iso-packet=1..1024][,iso-packets=1..3]
 [,iso-interval=1..16], or
@@ -28,6 +29,8 @@ pub enum DeviceKind {
         file: PathBuf,
         /// Whether writes are refused.
         readonly: bool,
+        /// How the guest may talk to it.
+        transports: Transports,
     },
     /// A keyboard.
     Keyboard,
@@ -100,8 +103,12 @@ impl FromStr for DeviceOptions {
             "storage" => {
                 let file = options.take("file");
                 let readonly = options.switch("readonly", false)?;
+                let transports = match options.switch("uas", true)? {
+                    true => Transports::BulkOnlyAndUas,
+                    false => Transports::BulkOnly,
+                };
                 let file = file.ok_or(OptionError::Missing("file"))?.into();
-                DeviceKind::Storage { file, readonly }
+                DeviceKind::Storage { file, readonly, transports }
             }
             "keyboard" => DeviceKind::Keyboard,
             "tablet" => DeviceKind::Tablet,

@@ -98,8 +98,8 @@ impl Files {
         // A device that was pulled out may be plugged in again with its file.
         for device in &arguments.devices {
             let (file, purpose) = match &device.kind {
-                DeviceKind::Storage { file, readonly: true } => (file, Use::Read),
-                DeviceKind::Storage { file, readonly: false } => (file, Use::ReadWrite),
+                DeviceKind::Storage { file, readonly: true, .. } => (file, Use::Read),
+                DeviceKind::Storage { file, readonly: false, .. } => (file, Use::ReadWrite),
                 DeviceKind::Printer { file: Some(file) }
                 | DeviceKind::Debug { file: Some(file) } => (file, Use::Output),
                 _ => continue,

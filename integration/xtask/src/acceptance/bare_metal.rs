@@ -39,7 +39,7 @@ fn passes(bench: &Bench, maker: Maker, elf: &Path, run: &RunFolder) -> Result<St
     let image = |kind: Kind| run.path().join(format!("{}.img", kind.name()));
     let controller = |id, slot, kind: Kind| -> Result<Controller> {
         fs::write(image(kind), program::disk(kind.name()))?;
-        let devices = vec![Attachment::Disk(image(kind))];
+        let devices = vec![Attachment::disk(Maker::Ours, image(kind))];
         Ok(Controller::new(id, kind, maker, slot, devices))
     };
     let controllers = vec![controller("e0", 4, Kind::Ehci)?, controller("o0", 5, Kind::Ohci)?];

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use guest_protocol::{Inventory, Reply, Request};
 
 use super::{boots, data};
-use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig};
+use crate::guest::{Attachment, Controller, Guest, Kind, Maker, Rig, Transport};
 use crate::images::Image;
 use crate::lab_run::{Bench, Options};
 use crate::run_folder::RunFolder;
@@ -42,7 +42,7 @@ const STEPS: [Step; 4] = [
 
 /// A disk that can do high speed and a keyboard that cannot, both in ports that the two controllers share.
 fn rig(image: &Image) -> Rig {
-    let disk = Attachment::Disk(image.path.clone());
+    let disk = Attachment::disk(Maker::Ours, image.path.clone());
     let ehci = Controller::new("e0", Kind::Ehci, Maker::Ours, 4, vec![disk]);
     let mut ohci = Controller::new("o0", Kind::Ohci, Maker::Ours, 4, vec![Attachment::Keyboard]);
     ohci.companion_of = Some(ehci.id);
@@ -76,7 +76,7 @@ fn go(guest: &mut Guest, rig: &Rig, image: &Image, step: &Step) -> Result<String
     guest.call(&Request::Modules { unload: list(step.unload), load: list(step.load) })?;
     let [ehci, ohci] = [0, 1].map(|at| rig.controllers[at].address());
     let disk = if step.has_ehci { (ehci, "480") } else { (ohci.clone(), "12") };
-    let wanted = [("uas", disk), ("usbhid", (ohci, "12"))];
+    let wanted = [(Transport::Uas.driver(), disk), ("usbhid", (ohci, "12"))];
     let start = Instant::now();
     loop {
         let inventory = inventory(guest)?;

@@ -30,7 +30,7 @@ fn boots(bench: &Bench, maker: Maker, kind: Kind, run: &RunFolder) -> Result<Str
     let line = format!("this line comes from the {} disk's last sectors", kind.name());
     let image = run.path().join("boot.img");
     fs::write(&image, boot_sector::disk(DISK, &line))?;
-    let controller = Controller::new("boot", kind, maker, 4, vec![Attachment::Disk(image)]);
+    let controller = Controller::new("boot", kind, maker, 4, vec![Attachment::disk(maker, image)]);
     let guest = bench.disks(Rig { controllers: vec![controller] }, run).start()?;
     let found = guest.console.wait_for(&line, PATIENCE);
     found.with_context(|| {

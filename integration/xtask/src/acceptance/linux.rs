@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use guest_protocol::{InterruptMode, Inventory, Reply, Request, UsbDevice};
 
 use super::{boots, data, input};
-use crate::guest::{Controller, Guest, Interrupts, Kind, Maker, Pacing, Rig, Wiring};
+use crate::guest::{Attachment, Controller, Guest, Interrupts, Kind, Maker, Pacing, Rig, Wiring};
 use crate::lab_run::{Bench, Options};
 use crate::run_folder::RunFolder;
 use crate::setup::Kernel;
@@ -141,6 +141,16 @@ fn devices_are_right(inventory: &Inventory, controller: &Controller) -> Result<(
             );
         }
         ensure!(!device.drivers.is_empty(), "no driver took {} ({})", device.product, device.id);
+    }
+    for device in &controller.devices {
+        if let Attachment::Disk(disk) = device {
+            let wanted = disk.transport.driver();
+            let mut drivers = devices.iter().flat_map(|device| &device.drivers);
+            ensure!(
+                drivers.any(|driver| driver == wanted),
+                "no disk behind {address} has the driver {wanted}"
+            );
+        }
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 use guest_protocol::TestPattern;
 
-use crate::guest::{Guest, Interrupts, Kind, Maker, Rig, Wiring};
+use crate::guest::{Guest, Interrupts, Kind, Maker, Rig, Transport, Wiring};
 use crate::hotplug;
 use crate::lab_run::{Bench, Options};
 use crate::run_folder::RunFolder;
@@ -83,7 +83,7 @@ impl Scenario {
         match self {
             Self::Linux(kernel, Interrupts::Msi) => format!("{} kernel, MSI", kernel.name()),
             Self::Linux(kernel, Interrupts::Intx) => {
-                format!("{} kernel, INTx, eager pacing", kernel.name())
+                format!("{} kernel, INTx, eager pacing, bulk-only disks", kernel.name())
             }
             Self::Hubs(kernel) => format!("{} kernel, devices behind hubs", kernel.name()),
             Self::Translators(kernel) => {
@@ -108,8 +108,12 @@ pub(crate) fn run(bench: &Bench, maker: Maker, scenarios: &[Scenario]) -> Result
         let architecture = bench.lab.architecture();
         println!("\n{}, {} ({} controllers)", scenario.name(), architecture.name(), maker.whose());
         match *scenario {
-            Scenario::Linux(kernel, interrupts) => {
-                linux::run(bench, maker, kernel, interrupts, &|rig| rig, &mut tally)?
+            Scenario::Linux(kernel, Interrupts::Msi) => {
+                linux::run(bench, maker, kernel, Interrupts::Msi, &|rig| rig, &mut tally)?
+            }
+            Scenario::Linux(kernel, Interrupts::Intx) => {
+                let over = |rig: Rig| rig.over(Transport::BulkOnly);
+                linux::run(bench, maker, kernel, Interrupts::Intx, &over, &mut tally)?
             }
             // QEMU's hub is a full-speed one, which its EHCI cannot use, and it has no source and sink.
             Scenario::Hubs(_)

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::{Context, Result};
 
 use super::idle::{Extra, Use};
-use crate::guest::{Kind, Maker};
+use crate::guest::{Kind, Maker, Transport};
 
 /// Where the table of a pacing begins and ends in a document.
 fn markers(pacing: &str) -> [String; 2] {
@@ -25,24 +25,34 @@ pub(crate) struct Reading {
     pub(crate) nearly_all_within: f64,
 }
 
+/// A disk and the controller it is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Which {
+    pub(crate) kind: Kind,
+    pub(crate) maker: Maker,
+    pub(crate) transport: Transport,
+}
+
+impl Which {
+    /// The disk that a maker has when nothing more is said.
+    fn plain(kind: Kind, maker: Maker) -> Self {
+        Self { kind, maker, transport: Transport::of(maker) }
+    }
+}
+
 /// All readings of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Readings(Vec<(Kind, Maker, Reading)>);
+pub(crate) struct Readings(Vec<(Which, Reading)>);
 
 impl Readings {
-    pub(crate) fn add(&mut self, kind: Kind, maker: Maker, reading: Reading) {
-        self.0.push((kind, maker, reading));
+    pub(crate) fn add(&mut self, which: Which, reading: Reading) {
+        self.0.push((which, reading));
     }
 
     /// The median of a figure, if there is one.
-    fn median(
-        &self,
-        kind: Kind,
-        maker: Maker,
-        figure: impl Fn(&Reading) -> Option<f64>,
-    ) -> Option<f64> {
-        let own = self.0.iter().filter(|(k, m, _)| (*k, *m) == (kind, maker));
-        let values: Vec<_> = own.filter_map(|(_, _, reading)| figure(reading)).collect();
+    fn median(&self, which: Which, figure: impl Fn(&Reading) -> Option<f64>) -> Option<f64> {
+        let own = self.0.iter().filter(|(one, _)| *one == which);
+        let values: Vec<_> = own.filter_map(|(_, reading)| figure(reading)).collect();
         (!values.is_empty()).then(|| median(values.into_iter()))
     }
 }
@@ -94,15 +104,30 @@ pub(crate) fn table(title: &str, readings: &Readings, idle: &[Extra]) -> String 
         "{title}\n\n| controller | figure | ours | QEMU's | ours is better by | qemu-xhci |\n\
          |---|---|---|---|---|---|\n"
     );
+    let like = |transport| [Maker::Ours, Maker::Qemu].map(|maker| (maker, transport));
     for kind in [Kind::Ehci, Kind::Ohci] {
-        for Figure { name, unit, is_rate, of } in FIGURES {
-            let ours = readings.median(kind, Maker::Ours, of);
-            let qemus = readings.median(kind, Maker::Qemu, of);
-            let xhci = readings.median(Kind::Xhci, Maker::Qemu, of);
-            let ratio = ours.zip(qemus);
-            let ratio = ratio.map(|(o, q)| if is_rate { o / q } else { q / o });
-            let digits = if is_rate { 1 } else { 0 };
-            row(&mut text, kind, name, [ours, qemus, xhci], (unit, digits), ratio);
+        let plain = [Maker::Ours, Maker::Qemu].map(|maker| (maker, Transport::of(maker)));
+        let rows = [
+            ("", plain),
+            (", both bulk-only", like(Transport::BulkOnly)),
+            (", both UAS", like(Transport::Uas)),
+        ];
+        for (addition, pair) in rows {
+            for Figure { name, unit, is_rate, of } in FIGURES {
+                let [ours, qemus] = pair.map(|(maker, transport)| {
+                    readings.median(Which { kind, maker, transport }, of)
+                });
+                if !addition.is_empty() && (ours.is_none() || qemus.is_none()) {
+                    continue;
+                }
+                let xhci = readings.median(Which::plain(Kind::Xhci, Maker::Qemu), of);
+                let xhci = xhci.filter(|_| addition.is_empty());
+                let ratio = ours.zip(qemus);
+                let ratio = ratio.map(|(o, q)| if is_rate { o / q } else { q / o });
+                let digits = if is_rate { 1 } else { 0 };
+                let name = format!("{name}{addition}");
+                row(&mut text, kind, &name, [ours, qemus, xhci], (unit, digits), ratio);
+            }
         }
     }
     let rows = [
@@ -177,9 +202,12 @@ mod tests {
     fn rates_and_times_both_count_as_better_above_one() {
         let mut readings = Readings::default();
         for value in [100.0, 90.0, 500.0] {
-            readings.add(Kind::Ehci, Maker::Ours, reading(value, 200.0));
-            readings.add(Kind::Ehci, Maker::Qemu, reading(50.0, 800.0));
-            readings.add(Kind::Xhci, Maker::Qemu, reading(900.0, 100.0));
+            readings.add(Which::plain(Kind::Ehci, Maker::Ours), reading(value, 200.0));
+            readings.add(Which::plain(Kind::Ehci, Maker::Qemu), reading(50.0, 800.0));
+            readings.add(Which::plain(Kind::Xhci, Maker::Qemu), reading(900.0, 100.0));
+            let uas = Transport::Uas;
+            let theirs = Which { kind: Kind::Ehci, maker: Maker::Qemu, transport: uas };
+            readings.add(theirs, reading(80.0, 2000.0));
         }
         let extra = |kind, maker, used, all| Extra { kind, maker, used, all, server: all / 2.0 };
         let idle = [
@@ -195,6 +223,7 @@ mod tests {
             "| EHCI | 1 MiB sequential read | 100.0 MB/s | 50.0 MB/s | 2.00 times | 900.0 MB/s |",
             "| EHCI | 1 MiB sequential write | - | - | - | - |",
             "| EHCI | 4 KiB random read, median | 200 us | 800 us | 4.00 times | 100 us |",
+            "| EHCI | 1 MiB sequential read, both UAS | 100.0 MB/s | 80.0 MB/s | 1.25 times | - |",
             "| EHCI | extra wakeups when idle | 2 /s | 14 /s | 7.00 times | 0 /s |",
             "| EHCI | of these, vm-usbd's own | 1 /s | - | - | - |",
             "| EHCI | the same with an id Linux does not know | 40 /s | - | - | - |",
@@ -202,6 +231,7 @@ mod tests {
         ] {
             assert!(text.contains(row), "{row} is not in\n{text}");
         }
+        assert!(!text.contains("both bulk-only"), "there is no pair of them\n{text}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use super::rig::{Attachment, Controller, Kind, Maker, Rig};
+use super::rig::{Attachment, Controller, Disk, Kind, Maker, Rig, Transport};
 use crate::setup::{Architecture, Qemu};
 
 /// How the guest's kernel takes the controllers' interrupts.
@@ -184,9 +184,14 @@ fn qemus(controller: &Controller, command: &mut Command) {
     for device in &controller.devices {
         let name = controller.device_id(device);
         match device {
-            Attachment::Disk(image) => {
+            Attachment::Disk(Disk { image, transport: Transport::BulkOnly }) => {
                 command.arg("-drive").arg(drive(&name, image));
                 command.args(["-device", &format!("usb-storage,bus={id}.0,drive={name}")]);
+            }
+            Attachment::Disk(Disk { image, transport: Transport::Uas }) => {
+                command.arg("-drive").arg(drive(&name, image));
+                command.args(["-device", &format!("usb-uas,bus={id}.0,id={id}-uas")]);
+                command.args(["-device", &format!("scsi-hd,bus={id}-uas.0,drive={name}")]);
             }
             Attachment::Keyboard => {
                 command.args(["-device", &format!("usb-kbd,bus={id}.0,id={name}")]);

@@ -10,6 +10,6 @@ mod session;
 
 pub(crate) use hand::Hand;
 pub(crate) use machine::{Firmware, Interrupts};
-pub(crate) use rig::{Attachment, Controller, Kind, Loopback, Maker, Rig, Wiring};
+pub(crate) use rig::{Attachment, Controller, Disk, Kind, Loopback, Maker, Rig, Transport, Wiring};
 pub(crate) use server::{Pacing, build as build_server, recording, tape};
 pub(crate) use session::{Guest, Start};

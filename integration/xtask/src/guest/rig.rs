@@ -25,13 +25,52 @@ pub(crate) enum Maker {
 /// A device behind a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Attachment {
-    Disk(PathBuf),
+    Disk(Disk),
     Keyboard,
     Tablet,
     /// What it prints goes to this file. Ours only: QEMU has none.
     Printer(PathBuf),
     /// The source and sink that the kernel's `usbtest` wants. Ours only: QEMU has none.
     Loopback(Loopback),
+}
+
+/// A disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Disk {
+    pub(crate) image: PathBuf,
+    pub(crate) transport: Transport,
+}
+
+/// How the guest talks to a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    BulkOnly,
+    Uas,
+}
+
+impl Transport {
+    /// What a maker's disk speaks when nothing is said.
+    pub(crate) fn of(maker: Maker) -> Self {
+        match maker {
+            Maker::Ours => Self::Uas,
+            Maker::Qemu => Self::BulkOnly,
+        }
+    }
+
+    /// The stock Linux driver for it.
+    pub(crate) fn driver(self) -> &'static str {
+        match self {
+            Self::BulkOnly => "usb-storage",
+            Self::Uas => "uas",
+        }
+    }
+}
+
+impl Attachment {
+    /// A maker's disk as it comes.
+    pub(crate) fn disk(maker: Maker, image: PathBuf) -> Self {
+        Self::Disk(Disk { image, transport: Transport::of(maker) })
+    }
 }
 
 /// A source and sink.
@@ -130,14 +169,7 @@ impl Kind {
 }
 
 impl Maker {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Ours => "ours",
-            Self::Qemu => "QEMU's",
-        }
-    }
-
-    /// The same before a noun.
+    /// Whose it is, before a noun.
     pub(crate) fn whose(self) -> &'static str {
         match self {
             Self::Ours => "our",
@@ -213,7 +245,7 @@ impl Controller {
 impl Rig {
     /// EHCI and OHCI of one maker with a disk behind each, a keyboard behind OHCI and a tablet behind EHCI.
     pub(crate) fn standard(maker: Maker, ehci_image: &Path, ohci_image: &Path) -> Self {
-        let disk = |image: &Path| Attachment::Disk(image.to_owned());
+        let disk = |image: &Path| Attachment::disk(maker, image.to_owned());
         let devices = vec![disk(ehci_image), Attachment::Tablet];
         let ehci = Controller::new("e0", Kind::Ehci, maker, 4, devices);
         let devices = vec![disk(ohci_image), Attachment::Keyboard];
@@ -229,6 +261,17 @@ impl Rig {
                 (Kind::Ohci, Wiring::Translator) => Wiring::Hub,
                 _ => wiring,
             };
+        }
+        self
+    }
+
+    /// The same with all disks over `transport`.
+    pub(crate) fn over(mut self, transport: Transport) -> Self {
+        let devices = self.controllers.iter_mut().flat_map(|controller| &mut controller.devices);
+        for device in devices {
+            if let Attachment::Disk(disk) = device {
+                disk.transport = transport;
+            }
         }
         self
     }

@@ -13,7 +13,7 @@ use super::hand::Hand;
 use super::machine::socket;
 use guest_protocol::TestPattern;
 
-use super::rig::{Attachment, Controller, Kind, Loopback, Maker, Rig, Wiring};
+use super::rig::{Attachment, Controller, Disk, Kind, Loopback, Maker, Rig, Transport, Wiring};
 use crate::{progress, shell, workspace};
 
 /// How long a server may take to listen, and to end.
@@ -209,7 +209,13 @@ fn arguments(rig: &Rig, run: &Path, pacing: Option<Pacing>) -> Vec<String> {
 
 fn device_option(controller: &Controller, device: &Attachment) -> String {
     let (kind, rest) = match device {
-        Attachment::Disk(image) => ("storage", format!(",file={}", image.display())),
+        Attachment::Disk(Disk { image, transport }) => {
+            let uas = match transport {
+                Transport::Uas => "",
+                Transport::BulkOnly => ",uas=off",
+            };
+            ("storage", format!(",file={}{uas}", image.display()))
+        }
         Attachment::Keyboard => ("keyboard", String::new()),
         Attachment::Tablet => ("tablet", String::new()),
         Attachment::Printer(file) => ("printer", format!(",file={}", file.display())),
@@ -266,13 +272,13 @@ mod tests {
 
     #[test]
     fn a_hub_comes_before_what_is_behind_it() {
-        let disk = Attachment::Disk("/i/o.img".into());
-        let rig = Rig::single(Kind::Ohci, disk).wired(Wiring::Hub);
+        let disk = Attachment::disk(Maker::Ours, "/i/o.img".into());
+        let rig = Rig::single(Kind::Ohci, disk).wired(Wiring::Hub).over(Transport::BulkOnly);
         let line = arguments(&rig, Path::new("/run/x"), None).join(" ");
         assert_eq!(
             line,
             "--controller ohci,id=o0,socket=/run/x/o0.sock --device hub,bus=o0,id=o0-hub,speed=full \
-             --device storage,bus=o0-hub,id=o0-disk,file=/i/o.img"
+             --device storage,bus=o0-hub,id=o0-disk,file=/i/o.img,uas=off"
         );
         let mut rig = Rig::single(Kind::Ehci, Attachment::Tablet).wired(Wiring::Translator);
         rig.controllers[0].pci_id = Some("8086:24cd");

@@ -94,7 +94,9 @@ impl Story {
 
     fn device(self, image: &Path, paper: &Path) -> Option<Attachment> {
         match self {
-            Self::Disk | Self::Reload | Self::Firmware => Some(Attachment::Disk(image.to_owned())),
+            Self::Disk | Self::Reload | Self::Firmware => {
+                Some(Attachment::disk(Maker::Ours, image.to_owned()))
+            }
             Self::Keyboard => Some(Attachment::Keyboard),
             Self::Printer => Some(Attachment::Printer(paper.to_owned())),
             Self::Bulk | Self::Isochronous | Self::Interrupt => {
