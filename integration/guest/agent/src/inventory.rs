@@ -17,12 +17,12 @@ const QUIET_TRIES: usize = 10;
 /// The inventory once there are as many disks and input devices as the host attached.
 pub(crate) fn when_complete(disks: usize, input_devices: usize) -> Result<Inventory> {
     wait::until(|| {
+        // First what is waited for, then what it is behind: a list made before may be too old.
+        let (found, inputs) = (self::disks()?.len(), input::behind_usb()?.len());
         let inventory = take()?;
-        let inputs = input::behind_usb()?.len();
-        if inventory.disks.len() < disks || inputs < input_devices {
+        if found < disks || inputs < input_devices {
             bail!(
-                "the guest found {} of {disks} disks and {inputs} of {input_devices} input devices; its devices: {}",
-                inventory.disks.len(),
+                "the guest found {found} of {disks} disks and {inputs} of {input_devices} input devices; its devices: {}",
                 names(&inventory)
             );
         }
