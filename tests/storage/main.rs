@@ -12,3 +12,4 @@ mod recovery;
 mod rig;
 mod thirteen_cases;
 mod uas;
+mod uas_recovery;
