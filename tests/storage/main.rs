@@ -12,4 +12,5 @@ mod recovery;
 mod rig;
 mod thirteen_cases;
 mod uas;
+mod uas_properties;
 mod uas_recovery;

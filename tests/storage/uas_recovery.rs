@@ -84,6 +84,9 @@ fn holder<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     }
 }
 
+/// A change to a snapshot.
+type Change<'a> = &'a dyn Fn(&mut Value);
+
 #[test]
 fn a_saved_queue_that_cannot_be_is_refused() {
     let disk = RamDisk::zeroed(64);
@@ -97,7 +100,7 @@ fn a_saved_queue_that_cannot_be_is_refused() {
     let saved = save(Time::ZERO, &[("port", &host.port)]).unwrap();
     let saved: Value = serde_json::from_slice(&saved).unwrap();
 
-    let restored = |change: &dyn Fn(&mut Value)| {
+    let restored = |change: Change<'_>| {
         let mut changed = saved.clone();
         change(&mut changed);
         let mut other = DirectHost::new(Speed::High, storage());
@@ -108,7 +111,7 @@ fn a_saved_queue_that_cannot_be_is_refused() {
 
     let run = |offset: u64, left: u64| json!({ "Medium": { "offset": offset, "left": left } });
     let task = json!({ "tag": 7, "lun": 0, "cdb": vec![0; 16] });
-    let changes: [(&str, &dyn Fn(&mut Value)); 8] = [
+    let changes: [(&str, Change<'_>); 8] = [
         ("a queue that is too long", &|all| {
             holder(all, "waiting").unwrap()["waiting"] = json!(vec![task.clone(); 65]);
         }),
