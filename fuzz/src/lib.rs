@@ -34,5 +34,6 @@ pub mod pci;
 pub mod snapshot;
 mod step;
 pub mod tape;
+pub mod uas;
 pub mod vfio_user;
 pub mod word;

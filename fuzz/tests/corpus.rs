@@ -10,7 +10,8 @@ use peak_alloc::PeakAlloc;
 use vm_usb_fuzz::device::Tokens;
 use vm_usb_fuzz::driver::tokens::Kind;
 use vm_usb_fuzz::{
-    descriptors, differential, ehci, ehci_schedule, ohci, ohci_schedule, pci, snapshot, vfio_user,
+    descriptors, differential, ehci, ehci_schedule, ohci, ohci_schedule, pci, snapshot, uas,
+    vfio_user,
 };
 
 #[global_allocator]
@@ -31,7 +32,7 @@ fn tokens(bytes: &[u8], kind: impl Fn(u64) -> Kind) {
 }
 
 /// What each target does, by its name.
-const TARGETS: [(&str, fn(&[u8])); 16] = [
+const TARGETS: [(&str, fn(&[u8])); 17] = [
     ("descriptors", |bytes| decoded(bytes, |input: descriptors::Asked| input.live())),
     ("device_disk", |bytes| {
         tokens(bytes, |seed| if seed % 2 == 0 { Kind::Disk } else { Kind::ReadOnlyDisk });
@@ -42,6 +43,7 @@ const TARGETS: [(&str, fn(&[u8])); 16] = [
     ("device_loopback", |bytes| tokens(bytes, |_| Kind::Loopback)),
     ("device_printer", |bytes| tokens(bytes, |_| Kind::Printer)),
     ("device_tablet", |bytes| tokens(bytes, |_| Kind::Tablet)),
+    ("device_uas", |bytes| decoded(bytes, |input: uas::Queue| input.live())),
     ("differential", |bytes| decoded(bytes, |play: differential::Play| play.check())),
     ("ehci_mmio", ehci::live),
     ("ehci_schedule", |bytes| decoded(bytes, |input: ehci_schedule::Driver| input.live())),

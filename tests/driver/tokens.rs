@@ -135,6 +135,29 @@ impl Rig {
         outcome
     }
 
+    /// Offers a transfer to a bulk endpoint with the toggle of its turn.
+    pub fn in_step(&mut self, pid: Pid, number: u8, buffer: Vec<u8>) -> Outcome {
+        self.likely(pid, number, buffer, true)
+    }
+
+    fn likely(&mut self, pid: Pid, number: u8, buffer: Vec<u8>, in_step: bool) -> Outcome {
+        let packet = if self.host == Host::High { 512 } else { 64 };
+        let (input, number) = (usize::from(pid == Pid::In), usize::from(number));
+        let toggle = Toggle::from_bit(self.toggles[input][number] == in_step);
+        let len = buffer.len();
+        let outcome = self.offer(pid, number as u8, packet, toggle, buffer);
+        let flips = outcome.packets(pid, len, packet);
+        self.toggles[input][number] ^= flips % 2 == 1;
+        outcome
+    }
+
+    /// A request without data; the endpoints that it may concern start again.
+    pub fn request(&mut self, setup: [u8; 8]) {
+        self.offer(Pid::Setup, 0, 64, Toggle::Data0, setup.to_vec());
+        self.offer(Pid::In, 0, 64, Toggle::Data1, vec![]);
+        self.toggles = Default::default();
+    }
+
     pub fn play(&mut self, event: Event) {
         match event {
             Event::Token { pid, endpoint, max_packet, toggle, bytes } => {
@@ -142,12 +165,7 @@ impl Rig {
             }
             Event::Likely { input, number, len, in_step } => {
                 let pid = if input { Pid::In } else { Pid::Out };
-                let packet = if self.host == Host::High { 512 } else { 64 };
-                let at = &self.toggles[usize::from(input)][usize::from(number)];
-                let toggle = Toggle::from_bit(*at == in_step);
-                let outcome = self.offer(pid, number, packet, toggle, vec![0; len]);
-                let flips = outcome.packets(pid, len, packet);
-                self.toggles[usize::from(input)][usize::from(number)] ^= flips % 2 == 1;
+                self.likely(pid, number, vec![0; len], in_step);
             }
             Event::Isochronous { input, number, len } => {
                 let pid = if input { Pid::In } else { Pid::Out };
@@ -173,10 +191,7 @@ impl Rig {
                 assert_eq!(outcome, Outcome::complete(8), "a SETUP is never refused");
             }
             Event::Configure(value) => {
-                let setup = vec![0, 9, value, 0, 0, 0, 0, 0];
-                self.offer(Pid::Setup, 0, 64, Toggle::Data0, setup);
-                self.offer(Pid::In, 0, 64, Toggle::Data1, vec![]);
-                self.toggles = Default::default();
+                self.request([0, 9, value, 0, 0, 0, 0, 0]);
             }
             Event::Cancel(number) => self.with(|function| {
                 function.cancel(EndpointAddress::r#in(number));
