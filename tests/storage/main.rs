@@ -12,5 +12,6 @@ mod recovery;
 mod rig;
 mod thirteen_cases;
 mod uas;
+mod uas_hosts;
 mod uas_properties;
 mod uas_recovery;

@@ -49,20 +49,20 @@ impl Rig {
         })
     }
 
-    fn queue(&mut self, cdb: &[u8]) -> u16 {
+    pub(crate) fn queue(&mut self, cdb: &[u8]) -> u16 {
         self.driver.queue(&mut self.host, cdb).unwrap()
     }
 
-    fn answer(&mut self) -> Answer {
+    pub(crate) fn answer(&mut self) -> Answer {
         self.driver.answer(&mut self.host).unwrap()
     }
 
-    fn data(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn data(&mut self, len: usize) -> Vec<u8> {
         self.host.receive(&self.driver.input, len).unwrap()
     }
 
     /// Sends an information unit.
-    fn iu(&mut self, bytes: &[u8]) {
+    pub(crate) fn iu(&mut self, bytes: &[u8]) {
         self.host.send(&self.driver.command, bytes).unwrap();
     }
 
@@ -72,11 +72,11 @@ impl Rig {
     }
 
     /// What a transfer to a pipe that should have nothing to say is told.
-    fn ask(&mut self, pipe: Pipe) -> Outcome {
+    pub(crate) fn ask(&mut self, pipe: Pipe) -> Outcome {
         self.host.transact(&pipe, Pid::In, &mut vec![0; 512])
     }
 
-    fn assert_quiet(&mut self) {
+    pub(crate) fn assert_quiet(&mut self) {
         assert_eq!(self.ask(self.driver.status), Outcome::PARK);
         assert_eq!(self.ask(self.driver.input), Outcome::PARK);
     }

@@ -111,7 +111,7 @@ fn a_saved_queue_that_cannot_be_is_refused() {
 
     let run = |offset: u64, left: u64| json!({ "Medium": { "offset": offset, "left": left } });
     let task = json!({ "tag": 7, "lun": 0, "cdb": vec![0; 16] });
-    let changes: [(&str, Change<'_>); 8] = [
+    let changes: [(&str, Change<'_>); 9] = [
         ("a queue that is too long", &|all| {
             holder(all, "waiting").unwrap()["waiting"] = json!(vec![task.clone(); 65]);
         }),
@@ -126,6 +126,10 @@ fn a_saved_queue_that_cannot_be_is_refused() {
         ("data that wraps around", &|all| {
             let data = json!({ "In": { "tag": 1, "source": run(u64::MAX - 3, 8) } });
             holder(all, "answers").unwrap()["data"] = data;
+        }),
+        ("a command that waits for nothing", &|all| {
+            let uas = holder(all, "answers").unwrap();
+            (uas["data"], uas["answers"]) = (Value::Null, json!([]));
         }),
         ("a failed write without data", &|all| {
             let sense = json!({ "key": 3, "code": 12, "qualifier": 0 });

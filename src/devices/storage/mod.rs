@@ -189,14 +189,21 @@ impl Storage {
             UAS_ALTERNATE => Transport::Uas(Uas::new()),
             _ => Transport::BulkOnly(BulkOnly::new()),
         };
-        self.parked = 0;
+        // A transfer that the host has left at an endpoint of both settings waits for the new transport,
+        // which knows nothing of it.
+        self.announce_if(|_, _| true);
     }
 
     /// Tells the host of the endpoints that it parked and that have something to say now.
     fn announce(&mut self) {
+        self.announce_if(Transport::answers);
+    }
+
+    /// Tells the host of the endpoints that it parked and that `ready` selects.
+    fn announce_if(&mut self, ready: impl Fn(&Transport, EndpointAddress) -> bool) {
         for endpoint in [IN, OUT, STATUS, COMMAND] {
             let bit = 1 << endpoint.index();
-            if self.parked & bit != 0 && self.transport.answers(endpoint) {
+            if self.parked & bit != 0 && ready(&self.transport, endpoint) {
                 self.parked &= !bit;
                 if let Some(notifier) = &self.notifier {
                     notifier.ready(endpoint);

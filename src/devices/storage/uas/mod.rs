@@ -15,7 +15,7 @@ use self::information_unit::{Answer, Ending, Function, Place, Request, ResponseC
 use super::sense::Sense;
 use super::unit::{CheckCondition, Queueing, Sink, Source, Unit, Work};
 use super::{COMMAND, IN, OUT, STATUS, UAS_ALTERNATE};
-use crate::usb::{Endpoint, Interface, Outcome, Status, Transfer};
+use crate::usb::{BusError, Endpoint, Interface, Outcome, Transfer};
 
 /// Mass storage, SCSI transparent command set, USB Attached SCSI.
 const CLASS: [u8; 3] = [0x08, 0x06, 0x62];
@@ -110,7 +110,9 @@ impl Uas {
             Some(Data::InEnd { .. }) | None => true,
         };
         let most = MOST_WAITING.saturating_mul(2).saturating_add(MOST_UNREAD);
-        data && self.waiting.len() <= MOST_WAITING && self.answers.len() <= most
+        // A command waits for another one's data, or for the host to fetch an answer.
+        let goes_on = self.waiting.is_empty() || self.data.is_some() || self.has_answers();
+        data && goes_on && self.waiting.len() <= MOST_WAITING && self.answers.len() <= most
     }
 
     /// Whether the command pipe takes information units.
@@ -144,9 +146,10 @@ impl Uas {
                 transfer.buffer.len()
             }
             Request::Manage { tag, function, managed, lun } => {
-                let code = match lun {
+                // An I_T nexus reset is for all units (SAM-4, 7.6).
+                let code = match (lun, function) {
                     _ if self.knows(tag) => self.overlapped(tag),
-                    0 => self.manage(unit, function, managed),
+                    (0, _) | (_, Function::ItNexusReset) => self.manage(unit, function, managed),
                     _ => ResponseCode::IncorrectLogicalUnitNumber,
                 };
                 self.answers.push_back(Answer::Response(tag, code));
@@ -168,11 +171,14 @@ impl Uas {
         let Some(answer) = self.answers.front() else {
             return Outcome::PARK;
         };
-        let outcome = transfer.send(&answer.bytes());
-        if outcome.status == Status::Complete {
-            self.answers.pop_front();
-            self.advance(unit);
+        let bytes = answer.bytes();
+        // It is one packet: a host without room for all of it does not acknowledge it.
+        if transfer.buffer.len() < bytes.len() {
+            return Outcome::failed(0, BusError::Babble);
         }
+        let outcome = transfer.send(&bytes);
+        self.answers.pop_front();
+        self.advance(unit);
         outcome
     }
 
