@@ -6,6 +6,7 @@
 
 pub mod dice;
 pub mod direct;
+pub mod disk;
 pub mod early_console;
 pub mod ehci;
 pub mod enumerate;

@@ -24,7 +24,8 @@ pub enum Answer {
 }
 
 impl Answer {
-    fn parse(bytes: &[u8]) -> Option<Self> {
+    /// Reads an information unit of the status pipe.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let tag = u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]);
         Some(match (bytes[0], bytes.len()) {
             (0x06, 4) => Self::ReadReady(tag),

@@ -3,13 +3,17 @@
 use vm_usb::devices::faulty::{Faulty, Odds};
 use vm_usb::devices::full_speed::FullSpeed;
 use vm_usb::devices::storage::{RamDisk, Serial, Storage};
+use vm_usb::ohci::Pacing;
 use vm_usb::usb::{Speed, UsbDevice};
 
+use crate::bus::Kind;
 use crate::driver::dice::Dice;
+use crate::driver::disk::{DiskDriver, Transport};
 use crate::driver::enumerate::Enumerated;
 use crate::driver::host::{HostDriver, TransferError};
-use crate::driver::mass_storage::{CommandError, DiskError, MassStorage};
-use crate::job::{Job, tell};
+use crate::driver::mass_storage::{CommandError, DiskError};
+use crate::driver::ohci::Idle;
+use crate::job::{Job, tell, tell_on};
 
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 128;
@@ -19,7 +23,8 @@ const MOST_BLOCKS: u64 = 40;
 pub(crate) struct Disk {
     dice: Dice,
     medium: RamDisk,
-    driver: Option<MassStorage>,
+    transport: Transport,
+    driver: Option<DiskDriver>,
     /// What is on it.
     expected: Vec<u8>,
     /// A write that did not come to its end: where, and what.
@@ -31,10 +36,15 @@ impl Disk {
         Self {
             dice: Dice::new(seed),
             medium: RamDisk::zeroed(BLOCKS as usize),
+            transport: Transport::BulkOnly,
             driver: None,
             expected: vec![0; BLOCKS as usize * BLOCK],
             torn: None,
         }
+    }
+
+    fn over_uas(seed: u64) -> Self {
+        Self { transport: Transport::Uas, ..Self::new(seed) }
     }
 
     /// The same disk at full speed.
@@ -77,7 +87,8 @@ impl Job for Disk {
     }
 
     fn bind(&mut self, host: &mut dyn HostDriver, found: &Enumerated) -> Result<(), TransferError> {
-        let mut driver = MassStorage::bind(found).expect("it is a disk");
+        let driver = DiskDriver::bind(host, found, self.transport)?;
+        let mut driver = driver.expect("it is a disk");
         driver.start(host).map_err(of_the_bus)?;
         self.driver = Some(driver);
         Ok(())
@@ -100,4 +111,10 @@ impl Job for Disk {
 #[test]
 fn a_disk_is_pulled_out_while_it_is_read_and_written() {
     tell(Disk::new);
+}
+
+#[test]
+fn a_disk_is_pulled_out_while_it_is_read_and_written_over_uas() {
+    let ohci = Kind::Ohci(Pacing::RealTime, Idle::Unlink);
+    tell_on(&[(ohci, 200), (Kind::Ehci, 200)], Disk::over_uas);
 }

@@ -5,11 +5,13 @@ use vm_usb::usb::{EndpointAddress, request};
 
 use crate::courier::{self, MESSAGE};
 use crate::driver::dice::Dice;
+use crate::driver::disk::{DiskDriver, Transport};
 use crate::driver::enumerate::{Enumerated, device_request, enumerate};
 use crate::driver::hid::HidDriver;
 use crate::driver::host::{HostDriver, Pipe};
 use crate::driver::hub::HubDriver;
-use crate::driver::mass_storage::{Data, MassStorage, ten};
+use crate::driver::mass_storage::{Data, ten};
+use crate::driver::uas::{Answer, Uas};
 use crate::world::{BLOCKS, Media, Topology, place};
 
 /// What happens to a key.
@@ -21,14 +23,19 @@ pub enum Stroke {
 
 /// A disk and what has to be on it.
 struct Disk {
-    driver: MassStorage,
+    driver: DiskDriver,
     block: usize,
     model: Vec<u8>,
 }
 
 impl Disk {
-    fn bind(host: &mut dyn HostDriver, enumerated: &Enumerated, block: usize) -> Self {
-        let mut driver = MassStorage::bind(enumerated).unwrap();
+    fn bind(
+        host: &mut dyn HostDriver,
+        enumerated: &Enumerated,
+        transport: Transport,
+        block: usize,
+    ) -> Self {
+        let mut driver = DiskDriver::bind(host, enumerated, transport).unwrap().unwrap();
         driver.start(host).unwrap();
         Self { driver, block, model: vec![0; BLOCKS * block] }
     }
@@ -38,6 +45,69 @@ impl Disk {
         let most = (BLOCKS - lba).min(24 << 10 >> self.block.ilog2());
         let count = 1 + dice.below(most as u64) as usize;
         (lba as u32, lba * self.block..(lba + count) * self.block)
+    }
+
+    /// One command, or with UAS perhaps a few at once.
+    fn work(&mut self, host: &mut dyn HostDriver, dice: &mut Dice) {
+        match &self.driver {
+            DiskDriver::Uas(driver) if dice.below(2) == 0 => {
+                let mut driver = driver.clone();
+                self.queue(&mut driver, host, dice);
+                self.driver = DiskDriver::Uas(driver);
+            }
+            _ if dice.below(2) == 0 => self.write(host, dice),
+            _ => self.read(host, dice),
+        }
+    }
+
+    /// Commands that wait for each other; each finds what those before it have written.
+    fn queue(&mut self, driver: &mut Uas, host: &mut dyn HostDriver, dice: &mut Dice) {
+        let commands: Vec<_> = (0..1 + dice.below(6))
+            .map(|_| {
+                let (lba, range) = self.range(dice);
+                let blocks = range.len() / self.block;
+                let writes = dice.below(2) == 0;
+                if writes {
+                    self.model[range.clone()].copy_from_slice(&dice.bytes(range.len()));
+                }
+                let opcode = if writes { 0x2a } else { 0x28 };
+                let tag = driver.queue(host, &ten(opcode, lba, blocks)).unwrap();
+                (tag, writes, self.model[range].to_vec())
+            })
+            .collect();
+        for (tag, writes, data) in commands {
+            let answer = driver.answer(host).unwrap();
+            if writes {
+                assert_eq!(answer, Answer::WriteReady(tag));
+                host.send(&driver.output, &data).unwrap();
+            } else {
+                assert_eq!(answer, Answer::ReadReady(tag));
+                let read = host.receive(&driver.input, data.len()).unwrap();
+                assert!(read == data, "what was written is read back");
+            }
+            assert_eq!(driver.answer(host), Ok(Answer::Good(tag)));
+        }
+    }
+
+    /// Begins a write, and with UAS more behind it, and goes away.
+    fn leave_in_the_middle(&mut self, host: &mut dyn HostDriver) {
+        let cdb = ten(0x2a, 3, 2);
+        let output = match &mut self.driver {
+            DiskDriver::BulkOnly(driver) => {
+                let wrapper = driver.wrapper(0, &cdb, Data::Out(&vec![0; 2 * self.block]));
+                host.send(&driver.output, &wrapper).unwrap();
+                driver.output
+            }
+            DiskDriver::Uas(driver) => {
+                let tag = driver.queue(host, &cdb).unwrap();
+                assert_eq!(driver.answer(host), Ok(Answer::WriteReady(tag)));
+                driver.queue(host, &ten(0x28, 5, 1)).unwrap();
+                driver.queue(host, &[0; 6]).unwrap();
+                host.send(&driver.command, &Uas::task_management_iu(0x7000, 0x81, 0)).unwrap();
+                driver.output
+            }
+        };
+        host.send(&output, &vec![7; self.block]).unwrap();
     }
 
     fn write(&mut self, host: &mut dyn HostDriver, dice: &mut Dice) {
@@ -97,7 +167,12 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    pub fn bind(host: &mut dyn HostDriver) -> Self {
+    /// Sets all devices up: the disk with this transport, and the slow one with the other.
+    pub fn bind(host: &mut dyn HostDriver, transport: Transport) -> Self {
+        let other = match transport {
+            Transport::BulkOnly => Transport::Uas,
+            Transport::Uas => Transport::BulkOnly,
+        };
         let mut address = 0;
         let mut found = |host: &mut dyn HostDriver, port| {
             address += 1;
@@ -121,8 +196,8 @@ impl Drivers {
         keyboard.set_idle(host, 0).unwrap();
         let pipe = |device: &Enumerated, n: usize| device.pipe(&device.interfaces[0].endpoints[n]);
         Self {
-            disk: Disk::bind(host, &disk, 512),
-            slow_disk: Disk::bind(host, &slow_disk, 4096),
+            disk: Disk::bind(host, &disk, transport, 512),
+            slow_disk: Disk::bind(host, &slow_disk, other, 4096),
             echo: Echo::bind(host, &echo),
             slow_echo: Echo::bind(host, &slow_echo),
             keyboard,
@@ -142,10 +217,8 @@ impl Drivers {
         keyboard: &mut dyn FnMut(Stroke),
     ) {
         match dice.below(10) {
-            0 => self.disk.write(host, dice),
-            1 => self.disk.read(host, dice),
-            2 => self.slow_disk.write(host, dice),
-            3 => self.slow_disk.read(host, dice),
+            0 | 1 => self.disk.work(host, dice),
+            2 | 3 => self.slow_disk.work(host, dice),
             4 => self.echo.exchange(host, dice),
             5 => self.slow_echo.exchange(host, dice),
             6 => self.stroke(host, dice, keyboard),
@@ -187,10 +260,7 @@ impl Drivers {
     /// wait, a request half carried out.
     pub fn leave_in_the_middle(&mut self, host: &mut dyn HostDriver, topology: &Topology) {
         for disk in [&mut self.disk, &mut self.slow_disk] {
-            let wrapper =
-                disk.driver.wrapper(0, &ten(0x2a, 3, 2), Data::Out(&vec![0; 2 * disk.block]));
-            host.send(&disk.driver.output, &wrapper).unwrap();
-            host.send(&disk.driver.output, &vec![7; disk.block]).unwrap();
+            disk.leave_in_the_middle(host);
         }
         for echo in [&self.echo, &self.slow_echo] {
             host.send(&echo.output, &[1, 2, 3]).unwrap();

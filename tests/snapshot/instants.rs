@@ -15,7 +15,7 @@ use crate::driver::host::HostDriver;
 use crate::driver::machine::{Machine, Meanwhile};
 use crate::driver::ohci::OhciDriver;
 use crate::drivers::{Drivers, Stroke};
-use crate::world::{Drivable, Media, Topology, build, restore, save};
+use crate::world::{Drivable, Media, Topology, build, restore, save, transport_of};
 
 /// Restarts of a machine in one run.
 const RESTARTS: u32 = 25;
@@ -79,7 +79,7 @@ fn run<C: Drivable, D: HostDriver>(seed: u64, start: impl Fn(Machine<C>) -> D) -
         Box::new(move |controller, now| shared.lock().unwrap().call(controller, now));
     machine.meanwhile = Some(meanwhile);
     let mut host = start(machine);
-    let mut drivers = Drivers::bind(&mut host);
+    let mut drivers = Drivers::bind(&mut host, transport_of(seed));
     let mut dice = Dice::new(!seed);
     while fate.lock().unwrap().restarts < RESTARTS {
         let calls = dice.below(2 * CALLS) as u32;

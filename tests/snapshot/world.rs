@@ -18,6 +18,7 @@ use vm_usb::usb::{Speed, UsbDevice};
 
 use crate::courier::{Courier, Depot};
 use crate::driver::dice::Dice;
+use crate::driver::disk::Transport;
 use crate::driver::host::HostDriver;
 use crate::driver::machine::Machine;
 use crate::drivers::{Drivers, Stroke};
@@ -173,6 +174,11 @@ pub fn restore(
     snapshot::restore(bytes, now, &mut parts)
 }
 
+/// The transport of the disk in a run with this seed.
+pub fn transport_of(seed: u64) -> Transport {
+    if seed.is_multiple_of(2) { Transport::Uas } else { Transport::BulkOnly }
+}
+
 /// A machine that its guest has set up and used for a while.
 pub fn used<C: Drivable, D: HostDriver>(
     media: &Media,
@@ -187,7 +193,7 @@ pub fn used<C: Drivable, D: HostDriver>(
         now
     }));
     let mut host = start(machine);
-    let mut drivers = Drivers::bind(&mut host);
+    let mut drivers = Drivers::bind(&mut host, transport_of(seed));
     let mut dice = Dice::new(seed);
     for _ in 0..30 {
         drivers.step(&mut host, &mut dice, &mut |stroke| match stroke {
