@@ -259,6 +259,15 @@ impl Medium for Watched {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+
+    // As the image that was recorded: the guest asks what it can do.
+    fn can_discard(&self) -> bool {
+        self.0.can_discard()
+    }
+
+    fn discard(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.discard(offset, len)
+    }
 }
 
 /// A console that nobody reads.

@@ -12,7 +12,9 @@ use anyhow::{Context, Result, bail};
 use guest_protocol::{Reply, Request, TestPattern, UsbTest, UsbTestOutcome, WritePlan};
 
 use crate::acceptance::boot_sector;
-use crate::guest::{self, Attachment, Controller, Guest, Kind, Loopback, Maker, Rig, Wiring};
+use crate::guest::{
+    self, Attachment, Controller, Disk, Guest, Kind, Loopback, Maker, Rig, Transport, Wiring,
+};
 use crate::images::Image;
 use crate::lab_run::{self, Bench, Options};
 use crate::run_folder::RunFolder;
@@ -32,8 +34,10 @@ const FIRMWARE: Duration = Duration::from_secs(30);
 /// What is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Story {
-    /// A disk is found, read and written to.
+    /// A disk is found, read and written to, over bulk-only.
     Disk,
+    /// The same over UAS.
+    Uas,
     /// The drivers of a controller with a disk are unloaded and loaded.
     Reload,
     /// A keyboard behind a hub is found, and a key pressed.
@@ -55,8 +59,9 @@ enum Story {
 }
 
 impl Story {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Disk,
+        Self::Uas,
         Self::Reload,
         Self::Keyboard,
         Self::Printer,
@@ -71,6 +76,7 @@ impl Story {
     fn name(self) -> &'static str {
         match self {
             Self::Disk => "linux_disk",
+            Self::Uas => "linux_disk_over_uas",
             Self::Reload => "linux_reload",
             Self::Keyboard => "linux_keyboard_behind_hub",
             Self::Printer => "linux_printer",
@@ -94,8 +100,12 @@ impl Story {
 
     fn device(self, image: &Path, paper: &Path) -> Option<Attachment> {
         match self {
-            Self::Disk | Self::Reload | Self::Firmware => {
-                Some(Attachment::disk(Maker::Ours, image.to_owned()))
+            Self::Disk | Self::Uas | Self::Reload | Self::Firmware => {
+                let transport = match self {
+                    Self::Uas => Transport::Uas,
+                    _ => Transport::BulkOnly,
+                };
+                Some(Attachment::Disk(Disk { image: image.to_owned(), transport }))
             }
             Self::Keyboard => Some(Attachment::Keyboard),
             Self::Printer => Some(Attachment::Printer(paper.to_owned())),
@@ -148,7 +158,7 @@ impl Story {
     fn tell(self, guest: &mut Guest, controller: &str) -> Result<()> {
         let controller = || controller.to_owned();
         match self {
-            Self::Disk => {
+            Self::Disk | Self::Uas => {
                 guest.inventory()?;
                 let (count, seed) = (2, 1);
                 guest.call(&Request::RandomRead { controller: controller(), count, seed })?;
