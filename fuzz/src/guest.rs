@@ -156,7 +156,7 @@ impl<C: Model> Guest<C> {
 
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         if let Ok(dword) = data.try_into()
-            && offset % 4 == 0
+            && offset.is_multiple_of(4)
         {
             self.named.add(u32::from_le_bytes(dword));
             self.call(|controller, context| controller.write(context, offset, data));
