@@ -1,7 +1,7 @@
 //! The SCSI commands.
 
 use vm_usb::devices::storage::{BlockSize, RamDisk};
-use vm_usb::usb::Speed;
+use vm_usb::usb::{BusError, Outcome, Pid, Speed};
 
 use crate::driver::host::HostDriver;
 use crate::driver::mass_storage::{CommandStatus, Data, Sense, ten};
@@ -79,6 +79,17 @@ fn sense_data_is_there_once_and_goes_with_the_next_command() {
     rig.command(&[0xee; 6], Data::None);
     let sense = rig.command(&[0x03, 1, 0, 0, 8, 0], Data::In(8));
     assert_eq!(sense.data, [0x72, 5, 0x20, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn the_status_stays_until_the_host_has_room_for_it() {
+    let mut rig = rig();
+    let wrapper = rig.driver.wrapper(0, &[0; 6], Data::None);
+    rig.host.send(&rig.driver.output, &wrapper).unwrap();
+    let none = rig.host.transact(&rig.driver.input, Pid::In, &mut Vec::new());
+    assert_eq!(none, Outcome::failed(0, BusError::Babble));
+    assert_eq!(rig.driver.status(&mut rig.host), Ok((CommandStatus::Passed, 0)));
+    rig.assert_ready();
 }
 
 #[test]
