@@ -16,7 +16,7 @@ use driver::machine::Machine;
 use driver::mass_storage::MassStorage;
 use driver::ohci::OhciDriver;
 use vm_usb::devices::hid::{Key, Keyboard};
-use vm_usb::devices::storage::{RamDisk, Serial, Storage};
+use vm_usb::devices::storage::{RamDisk, Serial, Storage, Transports};
 use vm_usb::ehci::Ehci;
 use vm_usb::ohci::Ohci;
 use vm_usb::topology::{Host, Port};
@@ -54,7 +54,9 @@ fn captured(name: &str) -> Captured {
         }
         let keyboard = Keyboard::new(speed);
         let keys = keyboard.handle();
-        let disk = Storage::new(RamDisk::zeroed(2048), Serial::from_name("disk"));
+        // tshark takes the last alternate setting that describes an endpoint for the one in use.
+        let (medium, serial) = (RamDisk::zeroed(2048), Serial::from_name("disk"));
+        let disk = Storage::with_transports(medium, serial, Transports::BulkOnly);
         ports[0].attach(Box::new(disk)).unwrap();
         ports[1].attach(Box::new(keyboard)).unwrap();
         let links = |host| ports.iter().map(|port| port.link(host)).collect();
