@@ -80,6 +80,15 @@ impl Transfer<'_> {
             }
         }
     }
+
+    /// Answers an IN transfer with `bytes`, which are one packet: a host without room for all of it does
+    /// not acknowledge it.
+    pub(crate) fn send_whole(&mut self, bytes: &[u8]) -> Outcome {
+        if self.buffer.len() < bytes.len() {
+            return Outcome::failed(0, BusError::Babble);
+        }
+        self.send(bytes)
+    }
 }
 
 /// Whether the host must keep asking an endpoint that had nothing to say.

@@ -6,7 +6,7 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::unit::{CheckCondition, Queueing, Sink, Source, Unit, Work};
-use crate::usb::{BusError, Outcome, Status, Transfer};
+use crate::usb::{Outcome, Status, Transfer};
 
 /// `dCBWSignature`.
 const CBW_SIGNATURE: u32 = 0x4342_5355;
@@ -203,11 +203,10 @@ impl BulkOnly {
             }
             Stage::Short(reply) => (Stage::Status(reply), Outcome::STALL),
             Stage::Status(reply) => {
-                let wrapper = reply.wrapper();
-                // It is one packet: a host without room for all of it does not acknowledge it.
-                match transfer.buffer.len() < wrapper.as_bytes().len() {
-                    true => (Stage::Status(reply), Outcome::failed(0, BusError::Babble)),
-                    false => (Stage::Command, transfer.send(wrapper.as_bytes())),
+                let outcome = transfer.send_whole(reply.wrapper().as_bytes());
+                match outcome.status {
+                    Status::Complete => (Stage::Command, outcome),
+                    _ => (Stage::Status(reply), outcome),
                 }
             }
             Stage::Invalid => (Stage::Invalid, Outcome::STALL),

@@ -15,7 +15,7 @@ use self::information_unit::{Answer, Ending, Function, Place, Request, ResponseC
 use super::sense::Sense;
 use super::unit::{CheckCondition, Queueing, Sink, Source, Unit, Work};
 use super::{COMMAND, IN, OUT, STATUS, UAS_ALTERNATE};
-use crate::usb::{BusError, Endpoint, Interface, Outcome, Transfer};
+use crate::usb::{Endpoint, Interface, Outcome, Status, Transfer};
 
 /// Mass storage, SCSI transparent command set, USB Attached SCSI.
 const CLASS: [u8; 3] = [0x08, 0x06, 0x62];
@@ -171,14 +171,11 @@ impl Uas {
         let Some(answer) = self.answers.front() else {
             return Outcome::PARK;
         };
-        let bytes = answer.bytes();
-        // It is one packet: a host without room for all of it does not acknowledge it.
-        if transfer.buffer.len() < bytes.len() {
-            return Outcome::failed(0, BusError::Babble);
+        let outcome = transfer.send_whole(&answer.bytes());
+        if outcome.status == Status::Complete {
+            self.answers.pop_front();
+            self.advance(unit);
         }
-        let outcome = transfer.send(&bytes);
-        self.answers.pop_front();
-        self.advance(unit);
         outcome
     }
 
